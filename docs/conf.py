@@ -36,7 +36,9 @@ def add_toctrees(app: Sphinx, page: str, source: list[str]) -> None:
     """Make a part of the navigation of each heading of index.md, with the pages that it lists."""
     if page == root_doc:
         for title, text in _PART.findall(source[0]):
-            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(_PAGE.findall(text)) + "\n```\n"
+            source[0] += (
+                f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(_PAGE.findall(text)) + "\n```\n"
+            )
 
 
 def add_docstrings(app: Sphinx, page: str, source: list[str]) -> None:
@@ -47,7 +49,9 @@ def add_docstrings(app: Sphinx, page: str, source: list[str]) -> None:
 def add_fields(app: Sphinx, kind: str, name: str, documented: object, options: object, lines: list[str]) -> None:
     """List the fields of a pydantic model with their descriptions."""
     if kind == "class" and isinstance(documented, type) and issubclass(documented, BaseModel):
-        lines += [f"* `{field}`: {info.description}" for field, info in documented.model_fields.items() if info.description]
+        lines += [
+            f"* `{field}`: {info.description}" for field, info in documented.model_fields.items() if info.description
+        ]
 
 
 def setup(app: Sphinx) -> None:

@@ -26,7 +26,11 @@ FRONTENDS = ("cantata_frontends", "cantata_workers.frontends")
 MAY_IMPORT_FRONTENDS = FRONTENDS
 
 FRONTEND_NAMES = re.compile("agentchain|chainbuilder|diskurs|langswarm|promptchain", re.IGNORECASE)
-MAY_NAME_FRONTENDS = ("orchestrator/cantata_frontends/", "workers/cantata_workers/frontends/", "orchestrator/cantata/__init__.py")
+MAY_NAME_FRONTENDS = (
+    "orchestrator/cantata_frontends/",
+    "workers/cantata_workers/frontends/",
+    "orchestrator/cantata/__init__.py",
+)
 """Where these names may stand: the frontends themselves, and the public names of the package, some of which are theirs."""
 
 QUESTIONS = ("What", "Who", "Whose", "How", "Whether", "Where", "When", "Why")
@@ -70,7 +74,9 @@ def class_names_used_twice(trees: dict[Path, ast.Module]) -> Iterator[str]:
     for path, tree in trees.items():
         for node in classes_of(tree):
             places[node.name].append(str(path.relative_to(TOP)))
-    yield from (f"class {name} is defined in {' and '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1)
+    yield from (
+        f"class {name} is defined in {' and '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1
+    )
 
 
 def classes_that_are_too_large(trees: dict[Path, ast.Module]) -> Iterator[str]:
@@ -85,7 +91,9 @@ def questions(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Yield the docstrings that begin with a question word."""
     for path, tree in trees.items():
         for node in nodes_of(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | Function) and (ast.get_docstring(node) or "").startswith(QUESTIONS):
+            if isinstance(node, ast.Module | ast.ClassDef | Function) and (ast.get_docstring(node) or "").startswith(
+                QUESTIONS
+            ):
                 yield f"{path.relative_to(TOP)}: the docstring of {getattr(node, 'name', 'the module')} begins with a question word"
 
 
@@ -111,7 +119,9 @@ def names_of_frontends(texts: dict[Path, str]) -> Iterator[str]:
 
 def cycles(graph: grimp.ImportGraph) -> Iterator[str]:
     """Yield a cycle of imports, if there is one."""
-    own = {module for module in graph.modules if module.startswith(("cantata.", "cantata_frontends.", "cantata_workers."))}
+    own = {
+        module for module in graph.modules if module.startswith(("cantata.", "cantata_frontends.", "cantata_workers."))
+    }
     try:
         TopologicalSorter({module: graph.find_modules_directly_imported_by(module) & own for module in own}).prepare()
     except CycleError as error:
@@ -125,10 +135,15 @@ def figures(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Yield a line for each measure of the code."""
     lines = {path: len(path.read_text("utf-8").splitlines()) for path in trees}
     lengths = {
-        (path, node.name): (node.end_lineno or node.lineno) - node.lineno + 1 for path, tree in trees.items() for node in functions_of(tree)
+        (path, node.name): (node.end_lineno or node.lineno) - node.lineno + 1
+        for path, tree in trees.items()
+        for node in functions_of(tree)
     }
     methods = {node.name: len(methods_of(node)) for tree in trees.values() for node in classes_of(tree)}
-    longest_file, longest_function = max(lines, key=lambda path: lines[path]), max(lengths, key=lambda each: lengths[each])
+    longest_file, longest_function = (
+        max(lines, key=lambda path: lines[path]),
+        max(lengths, key=lambda each: lengths[each]),
+    )
     most_methods = max(methods, key=lambda name: methods[name])
     lua = sum(len(path.read_text("utf-8").splitlines()) for path in PACKAGE.rglob("*.lua"))
     yield f"{len(trees)} modules, {sum(lines.values()):,} lines of Python; {lua:,} lines of Lua"
@@ -143,7 +158,9 @@ def main() -> int:
     """Print the figures and every breach; return 1 if there is one."""
     trees, graph = (
         sources(),
-        grimp.build_graph("cantata", "cantata_frontends", "cantata_workers", cache_dir=None, exclude_type_checking_imports=True),
+        grimp.build_graph(
+            "cantata", "cantata_frontends", "cantata_workers", cache_dir=None, exclude_type_checking_imports=True
+        ),
     )
     click.echo("\n".join(figures(trees)))
     breaches = [

@@ -14,7 +14,9 @@ MARK = "slow"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let the reason reach whoever shows the reports."""
     report = yield
     if call.when == "setup" and (mark := item.get_closest_marker(MARK)):
@@ -43,10 +45,14 @@ class Budget:
         """Show the dearest."""
         terminalreporter.write_sep("=", "dearest tests")
         dearest = self._seconds.most_common(SHOWN)
-        unexplained = [(test, self._seconds[test]) for test, own in self._own.items() if own > LONG_S and test not in self._reasons]
+        unexplained = [
+            (test, self._seconds[test]) for test, own in self._own.items() if own > LONG_S and test not in self._reasons
+        ]
         for test, seconds in dict.fromkeys([*dearest, *unexplained]):
             own = self._own[test]
-            why = self._reasons.get(test, f"over {LONG_S:g} s, and does not say why: @pytest.mark.slow(...)" if own > LONG_S else "")
+            why = self._reasons.get(
+                test, f"over {LONG_S:g} s, and does not say why: @pytest.mark.slow(...)" if own > LONG_S else ""
+            )
             fixtures = f"  {seconds - own:.1f} s in fixtures" if seconds - own > LONG_S else ""
             terminalreporter.write_line(f"{seconds:6.1f} s  {test}" + (f"  ({why})" if why else "") + fixtures)
 

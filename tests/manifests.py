@@ -30,13 +30,20 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten ti
 
 Manifest = dict[str, Any]
 
-of_kubernetes.schema_contents = cache(of_kubernetes.schema_contents)  # it reads its 2 MB of definitions for each manifest
+of_kubernetes.schema_contents = cache(
+    of_kubernetes.schema_contents
+)  # it reads its 2 MB of definitions for each manifest
 
 
 def faults(folder: Path = FOLDER) -> list[str]:
     """What is wrong with the manifests in this folder, a line each."""
     found = [line for path in kustomizations(folder) for line in _faults_of_kustomization(path)]
-    found += [line for path in files(folder) for manifest in read(path) for line in faults_of(manifest, str(path.relative_to(folder)))]
+    found += [
+        line
+        for path in files(folder)
+        for manifest in read(path)
+        for line in faults_of(manifest, str(path.relative_to(folder)))
+    ]
     if renderer() and not found:
         for overlay in overlays(folder):
             found += [line for manifest in render(overlay) for line in faults_of(manifest, f"{overlay.name}, rendered")]

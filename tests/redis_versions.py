@@ -80,7 +80,9 @@ def _passes(title: str, server: str) -> bool:
     _say(f"{title} ({server})")
     words = ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder", *TESTS]
     environment = {**os.environ, "CANTATA_REDIS_SERVER": server}
-    return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=TOP, env=environment, check=False).returncode == 0
+    return (
+        subprocess.run([sys.executable, "-m", "pytest", *words], cwd=TOP, env=environment, check=False).returncode == 0
+    )
 
 
 def _say(line: str) -> None:

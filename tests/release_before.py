@@ -17,7 +17,9 @@ def unpack(folder: Path) -> Path:
     """Build the wheel of that release, and return a folder that has it, for PYTHONPATH; it comes before what is installed."""
     commit = COMMIT.read_text().strip()
     archive = folder / "source.tar"
-    done = subprocess.run(["git", "archive", "--output", str(archive), commit], cwd=TOP, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "archive", "--output", str(archive), commit], cwd=TOP, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(
             f"tests/before_house names the commit {commit}, and this clone lacks it: run `git fetch --unshallow` ({done.stderr.strip()})"

@@ -33,7 +33,10 @@ def freeze(pid: int) -> None:
     """Stop a process, all of its threads: on a busy machine some run on for tens of milliseconds after the signal."""
     os.kill(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
-    until(lambda: {path.read_text().rpartition(")")[2].split()[0] for path in threads.glob("*/stat")} == {"T"}, f"the stop of {pid}")
+    until(
+        lambda: {path.read_text().rpartition(")")[2].split()[0] for path in threads.glob("*/stat")} == {"T"},
+        f"the stop of {pid}",
+    )
 
 
 def when_busy(bound: float) -> float:

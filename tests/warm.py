@@ -30,7 +30,14 @@ PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
 MODULES = frozenset(
-    {"cantata.surfaces.cli", "cantata.surfaces.cli.demo", "cantata.operation.embedded", "cantata.testing", "cantata_workers", "pytest"}
+    {
+        "cantata.surfaces.cli",
+        "cantata.surfaces.cli.demo",
+        "cantata.operation.embedded",
+        "cantata.testing",
+        "cantata_workers",
+        "pytest",
+    }
 )
 LOADED = (
     "cantata.surfaces.cli.main", "cantata.operation.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client",
@@ -54,7 +61,10 @@ def serve(add_cleanup: Callable[[Callable[[], None]], object]) -> None:
     listening.bind(os.environ[PLACE])
     listening.listen(64)
     parent = subprocess.Popen(
-        [sys.executable, "-P", __file__, str(listening.fileno())], stdin=subprocess.PIPE, pass_fds=(listening.fileno(),), cwd="/"
+        [sys.executable, "-P", __file__, str(listening.fileno())],
+        stdin=subprocess.PIPE,
+        pass_fds=(listening.fileno(),),
+        cwd="/",
     )
     listening.close()
 
@@ -98,7 +108,9 @@ class WarmPopen(subprocess.Popen[Any]):
         self.pid = int.from_bytes(_exactly(asked, 4), "big")
         self._told, self._child_created = asked, True
         self._living[self.pid] = self
-        self._close_pipe_fds(*[given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")])  # type: ignore[attr-defined]
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            *[given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        )
 
     def _internal_poll(self, *args: Any, **more: Any) -> int | None:
         if self._told is None:
@@ -138,7 +150,12 @@ def use() -> None:
 def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a command of Python's runs, if it is ours to fork: a module or a script, its arguments, and the folders first on its path."""
     command, environment = given["args"], os.environ if given["env"] is None else given["env"]
-    if PLACE not in os.environ or given["shell"] or isinstance(command, str | bytes) or given["preexec_fn"] not in (None, own_terminal):
+    if (
+        PLACE not in os.environ
+        or given["shell"]
+        or isinstance(command, str | bytes)
+        or given["preexec_fn"] not in (None, own_terminal)
+    ):
         return None
     if given.get("process_group", -1) != -1:
         return None
@@ -159,16 +176,27 @@ def _program(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if interpreter != sys.executable or any(Path(path, name).exists() for path in foreign for name in HIDING):
         return None
     if option == "-m" and arguments and arguments[0] in MODULES:
-        return {**usual, "module": arguments[0], "arguments": arguments[1:], "path": paths if is_safe else [cwd, *paths]}
+        return {
+            **usual,
+            "module": arguments[0],
+            "arguments": arguments[1:],
+            "path": paths if is_safe else [cwd, *paths],
+        }
     if option.endswith(".py"):
-        return {**usual, "script": option, "path": paths if is_safe else [str(Path(cwd, option).resolve().parent), *paths]}
+        return {
+            **usual,
+            "script": option,
+            "path": paths if is_safe else [str(Path(cwd, option).resolve().parent), *paths],
+        }
     return None
 
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     """What changes Python itself; the variables that are left out are heeded."""
     heeded = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
-    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_")) and name not in heeded}
+    return {
+        name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_")) and name not in heeded
+    }
 
 
 def _exactly(sender: socket.socket, size: int) -> bytes:
@@ -220,7 +248,11 @@ class Parent:
             os.close(number)
         prefork = _loaded()
         child = prefork.fork(
-            partial(_be, prefork, request, fds[3:]), request["command"], environment=request["env"], streams=tuple(fds[:3]), passed=fds[3:]
+            partial(_be, prefork, request, fds[3:]),
+            request["command"],
+            environment=request["env"],
+            streams=tuple(fds[:3]),
+            passed=fds[3:],
         )
         for number in fds:
             os.close(number)
@@ -238,7 +270,9 @@ def _loaded() -> Any:
         for name in LOADED:
             importlib.import_module(name)
         assert prefork.can_fork()
-        assert "prometheus_client" not in sys.modules, "it decides as it is imported whether several processes count together"
+        assert "prometheus_client" not in sys.modules, (
+            "it decides as it is imported whether several processes count together"
+        )
     return prefork
 
 
@@ -252,13 +286,22 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         usual = getattr(sys, name)
-        stream = open(number, mode, buffering=-1 if name != "stderr" else 1, encoding=usual.encoding, errors=usual.errors, closefd=False)  # noqa: SIM115
+        stream = open(  # noqa: SIM115
+            number,
+            mode,
+            buffering=-1 if name != "stderr" else 1,
+            encoding=usual.encoding,
+            errors=usual.errors,
+            closefd=False,
+        )
         if name == "stdout" and request["env"].get("PYTHONUNBUFFERED"):
             stream.reconfigure(write_through=True)  # type: ignore[attr-defined]  # of a text stream
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     use()  # for what it starts itself, such as the supervisor of a stack
-    importlib.reload(sys.modules["cantata.operation.fault_points"])  # what the environment says is read as it is imported
+    importlib.reload(
+        sys.modules["cantata.operation.fault_points"]
+    )  # what the environment says is read as it is imported
     sys.path[:0] = request["path"]
     sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))
     sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None

@@ -28,7 +28,13 @@ def count(messages: list[SupportMessage], answers: list[dict[str, str] | None]) 
     """How often each label was given and how many answers agree with the person's label."""
     given = [answer["label"] if answer else None for answer in answers]
     rows = [
-        {"id": message["id"], "text": message["text"], "expected": message["label"], "label": label, "right": label == message["label"]}
+        {
+            "id": message["id"],
+            "text": message["text"],
+            "expected": message["label"],
+            "label": label,
+            "right": label == message["label"],
+        }
         for message, label in zip(messages, given, strict=True)
     ]
     return {

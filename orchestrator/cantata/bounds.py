@@ -110,7 +110,9 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _whole_number(digits: str) -> int:
-    return int(digits) if len(digits) <= MAX_DIGITS else _MAX_INTEGER  # Python reads no 4,300 digits; the check finds its place
+    return (
+        int(digits) if len(digits) <= MAX_DIGITS else _MAX_INTEGER
+    )  # Python reads no 4,300 digits; the check finds its place
 
 
 def check_size(size: int, name: str, max_bytes: int = MAX_BYTES) -> None:
@@ -122,7 +124,9 @@ def check_size(size: int, name: str, max_bytes: int = MAX_BYTES) -> None:
 def find(value: object, *, max_bytes: int = MAX_BYTES, depth: int = MAX_DEPTH) -> Excess | None:
     """Return the first place where a value is no JSON or beyond a bound; None if there is none. Never recursive."""
     level: list[Any] = [value]
-    left = max_bytes // 2 + 1  # each value takes two bytes; a list that contains itself, or one list a billion times, ends here
+    left = (
+        max_bytes // 2 + 1
+    )  # each value takes two bytes; a list that contains itself, or one list a billion times, ends here
     for number in range(depth + 1):
         inner: list[Any] = []
         for each in level:
@@ -197,7 +201,11 @@ def _fault_of(value: object) -> str:
             key = next((key for key in value if not (isinstance(key, str) and is_text(key))), None)
             if isinstance(key, str):
                 return "a key with half a surrogate pair, which is not a character"
-            return "" if all(isinstance(key, str) for key in value) else f"the key {shown(key)} of type {_type_name(key)}; keys are texts"
+            return (
+                ""
+                if all(isinstance(key, str) for key in value)
+                else f"the key {shown(key)} of type {_type_name(key)}; keys are texts"
+            )
         case list() | tuple():
             return ""
     return f"a value of type {_type_name(value)} is not JSON"
@@ -260,8 +268,14 @@ def duration_of(value: object, name: str, *, most: float = MAX_DURATION_S, may_b
 
 def check_instant(seconds: float, name: str) -> None:
     """Check a time in seconds since 1970. Raises OutOfBoundsError unless it lies between 2000 and 2200."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not FIRST_INSTANT_S <= seconds <= LAST_INSTANT_S:
-        message = f"expected a time between {FIRST_YEAR} and {LAST_YEAR + 1}, in seconds since 1970, found {shown(seconds)}"
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not FIRST_INSTANT_S <= seconds <= LAST_INSTANT_S
+    ):
+        message = (
+            f"expected a time between {FIRST_YEAR} and {LAST_YEAR + 1}, in seconds since 1970, found {shown(seconds)}"
+        )
         raise OutOfBoundsError(name, message)
 
 
@@ -269,4 +283,6 @@ def check_moment(moment: datetime, name: str) -> None:
     """Check a date and time, with or without a time zone. Raises OutOfBoundsError unless it lies between 2000 and 2200."""
     if not isinstance(moment, datetime) or not FIRST_YEAR <= moment.year <= LAST_YEAR:
         found = moment.isoformat() if isinstance(moment, datetime) else shown(moment)
-        raise OutOfBoundsError(name, f"expected a date and time between {FIRST_YEAR} and {LAST_YEAR + 1}, found {found}")
+        raise OutOfBoundsError(
+            name, f"expected a date and time between {FIRST_YEAR} and {LAST_YEAR + 1}, found {found}"
+        )

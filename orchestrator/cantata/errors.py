@@ -49,7 +49,9 @@ class Fault:
 
     def in_file(self, file: str) -> str:
         """Return the fault as compilers report theirs, so that editors find it: `file:line: where: message`."""
-        return ": ".join(filter(None, (file if self.line is None else f"{file}:{self.line}", self.where, self._message)))
+        return ": ".join(
+            filter(None, (file if self.line is None else f"{file}:{self.line}", self.where, self._message))
+        )
 
     @property
     def _message(self) -> str:
@@ -64,13 +66,20 @@ def without_warnings(faults: Iterable[Fault]) -> list[Fault]:
 def first_of(faults: Iterable[Fault]) -> list[Fault]:
     """Return the first faults, truncated, and one more that says so if there are others: an error must not be larger than its request."""
     found = [_truncated(fault) for fault in islice(faults, MAX_FAULTS + 1)]
-    return found if len(found) <= MAX_FAULTS else [*found[:MAX_FAULTS], Fault(f"there are more faults; these are the first {MAX_FAULTS}")]
+    return (
+        found
+        if len(found) <= MAX_FAULTS
+        else [*found[:MAX_FAULTS], Fault(f"there are more faults; these are the first {MAX_FAULTS}")]
+    )
 
 
 def _truncated(fault: Fault) -> Fault:
     if len(fault.message) <= MAX_FAULT_LENGTH and len(fault.where) <= MAX_FAULT_LENGTH:
         return fault
-    message, where = (text if len(text) <= MAX_FAULT_LENGTH else f"{text[:MAX_FAULT_LENGTH]}..." for text in (fault.message, fault.where))
+    message, where = (
+        text if len(text) <= MAX_FAULT_LENGTH else f"{text[:MAX_FAULT_LENGTH]}..."
+        for text in (fault.message, fault.where)
+    )
     return replace(fault, message=message, where=where)
 
 
@@ -80,7 +89,9 @@ class ConfigError(CantataError):
     `faults` lists them, each with `message`, `where` and `line`. `code` is for programs, such as bad_request or quota_exceeded.
     """
 
-    def __init__(self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request", asked: object = None) -> None:
+    def __init__(
+        self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request", asked: object = None
+    ) -> None:
         """Set the faults. `asked` is the faulty document as plain data, from which the reply to its sender is made."""
         self.faults = tuple(first_of([Fault(faults)] if isinstance(faults, str) else faults))
         self.source = source
@@ -152,7 +163,9 @@ class StepError(CantataError):
     `retryable` says whether another attempt may help, `retry_after_s` after how many seconds.
     """
 
-    def __init__(self, message: str, *, code: str = "step_error", retryable: bool = False, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str = "step_error", retryable: bool = False, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.retryable = retryable

@@ -42,25 +42,37 @@ class Settings(Value):
         "With `none` a process that submits runs sends no message: the coordinator's sweep does",
     )
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
-        default=DEFAULT_NAMESPACE, alias="CANTATA_NAMESPACE", description="the prefix of every key, queue and "
+        default=DEFAULT_NAMESPACE,
+        alias="CANTATA_NAMESPACE",
+        description="the prefix of every key, queue and "
         "exchange, 1 to 40 of a-z, 0-9, _ and -; the same for all processes of an installation, unique among those that share a Redis",
-    )  # fmt: skip
+    )
     app: str | None = Field(
-        default=None, alias="CANTATA_APP", description="the Celery application of your own project, such as shop.celery:app. Its tasks "
+        default=None,
+        alias="CANTATA_APP",
+        description="the Celery application of your own project, such as shop.celery:app. Its tasks "
         "can be steps, and its broker carries our messages too, unless CANTATA_BROKER_URL names another",
-    )  # fmt: skip
+    )
     wait_replicas: int = Field(
-        default=0, ge=0, alias="CANTATA_WAIT_REPLICAS", description="replicas of Redis that must acknowledge the writes that a run "
+        default=0,
+        ge=0,
+        alias="CANTATA_WAIT_REPLICAS",
+        description="replicas of Redis that must acknowledge the writes that a run "
         "depends on; not with a Redis Cluster",
-    )  # fmt: skip
+    )
     redis_server: str | None = Field(
-        default=None, alias="CANTATA_REDIS_SERVER", description="the server program of the embedded Redis, 7.0 or newer; the pinned "
-        "Valkey if absent",
-    )  # fmt: skip
+        default=None,
+        alias="CANTATA_REDIS_SERVER",
+        description="the server program of the embedded Redis, 7.0 or newer; the pinned Valkey if absent",
+    )
     home: Path = Field(default=Path(".cantata"), alias="CANTATA_HOME", description="the folder of the embedded stack")
-    config: Path | None = Field(default=None, alias="CANTATA_CONFIG", description="the configuration file, if the command line names none")
+    config: Path | None = Field(
+        default=None, alias="CANTATA_CONFIG", description="the configuration file, if the command line names none"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
-        default="WARNING", alias="CANTATA_LOG_LEVEL", description="the lowest level that is logged; DEBUG adds tracebacks"
+        default="WARNING",
+        alias="CANTATA_LOG_LEVEL",
+        description="the lowest level that is logged; DEBUG adds tracebacks",
     )
     log_format: Literal["json", "human"] | None = Field(
         default=None,
@@ -73,9 +85,13 @@ class Settings(Value):
         description="the lowest level of log lines that are kept with their run, for `submit logs`",
     )
     drain_s: float = Field(
-        default=6.0, ge=0, le=86_400, alias="CANTATA_DRAIN_S", description="seconds in which a stopping worker may finish its steps; "
+        default=6.0,
+        ge=0,
+        le=86_400,
+        alias="CANTATA_DRAIN_S",
+        description="seconds in which a stopping worker may finish its steps; "
         "it releases the rest, uncounted. It needs up to 3 s more to end",
-    )  # fmt: skip
+    )
     tool_memory_mb: int | None = Field(
         default=None,
         ge=128,
@@ -83,20 +99,26 @@ class Settings(Value):
         description="memory limit of each process of a tools worker, in megabytes; none if absent",
     )
     tools_in_agents: bool | None = Field(
-        default=None, alias="CANTATA_TOOLS_IN_AGENTS", description="1: agents workers call quick functions for their models themselves, "
+        default=None,
+        alias="CANTATA_TOOLS_IN_AGENTS",
+        description="1: agents workers call quick functions for their models themselves, "
         "so they need the code and environment of tools workers; 0: they never do. By default they do where one command starts both, "
         "unless CANTATA_TOOL_MEMORY_MB limits the memory of functions",
-    )  # fmt: skip
+    )
     heartbeat_file: Path | None = Field(
-        default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches every 1 to 2 s while it is connected to "
-        "Redis and ready"
-    )  # fmt: skip
+        default=None,
+        alias="CANTATA_HEARTBEAT_FILE",
+        description="a file that a worker touches every 1 to 2 s while it is connected to Redis and ready",
+    )
     lenient: bool = Field(
-        default=False, alias="CANTATA_LENIENT", description="1: a worker that cannot import what its queues need is ready "
-        "nevertheless, and serves the rest"
-    )  # fmt: skip
+        default=False,
+        alias="CANTATA_LENIENT",
+        description="1: a worker that cannot import what its queues need is ready nevertheless, and serves the rest",
+    )
     task_events: bool = Field(
-        default=True, alias="CANTATA_TASK_EVENTS", description="0: workers send no task events, and Flower shows no tasks"
+        default=True,
+        alias="CANTATA_TASK_EVENTS",
+        description="0: workers send no task events, and Flower shows no tasks",
     )
     gateway_tokens: str | None = Field(
         default=None,
@@ -108,26 +130,38 @@ class Settings(Value):
         default=None, alias="CANTATA_GATEWAY_TOKENS_FILE", description="the same in a file, which has precedence"
     )
     published_on_loopback: bool = Field(
-        default=False, alias="CANTATA_PUBLISHED_ON_LOOPBACK", description="1: the ports of gateway and Flower are published, for "
+        default=False,
+        alias="CANTATA_PUBLISHED_ON_LOOPBACK",
+        description="1: the ports of gateway and Flower are published, for "
         "example by Docker, on loopback only. Then they need no tokens or passwords to listen on another address, and accept only "
         "requests for this machine's names",
-    )  # fmt: skip
+    )
     flower_url: str | None = Field(
-        default=None, alias="CANTATA_FLOWER_URL", description="the URL of Flower for browsers: the gateway's pages link to its tasks"
+        default=None,
+        alias="CANTATA_FLOWER_URL",
+        description="the URL of Flower for browsers: the gateway's pages link to its tasks",
     )
     gateway_url: str | None = Field(
-        default=None, alias="CANTATA_GATEWAY_URL", description="the URL of the gateway for people, for the links in webhooks; a variable "
-        "of the agents workers",
-    )  # fmt: skip
+        default=None,
+        alias="CANTATA_GATEWAY_URL",
+        description="the URL of the gateway for people, for the links in webhooks; a variable of the agents workers",
+    )
     webhook_secret: str | None = Field(
-        default=None, alias="CANTATA_WEBHOOK_SECRET", repr=False, description="the secret of the signatures of webhooks that name no "
-        "other variable; of the agents workers",
-    )  # fmt: skip
+        default=None,
+        alias="CANTATA_WEBHOOK_SECRET",
+        repr=False,
+        description="the secret of the signatures of webhooks that name no other variable; of the agents workers",
+    )
     metrics_port: int | None = Field(
-        default=None, ge=0, le=65535, alias="CANTATA_METRICS_PORT", description="the port on which workers and the gateway serve their "
-        "metrics; 0: any free port; none if absent",
-    )  # fmt: skip
-    metrics_host: str = Field(default="127.0.0.1", alias="CANTATA_METRICS_HOST", description="the address of the metrics port")
+        default=None,
+        ge=0,
+        le=65535,
+        alias="CANTATA_METRICS_PORT",
+        description="the port on which workers and the gateway serve their metrics; 0: any free port; none if absent",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", alias="CANTATA_METRICS_HOST", description="the address of the metrics port"
+    )
 
 
 VARIABLES: dict[str, str] = {field.alias: name for name, field in Settings.model_fields.items() if field.alias}
@@ -145,7 +179,9 @@ def settings() -> Settings:
     try:
         return Settings.model_validate(found)
     except ValidationError as error:
-        raise ConfigError([_fault(str(each["loc"][0]), each["msg"]) for each in error.errors()], source="environment") from None
+        raise ConfigError(
+            [_fault(str(each["loc"][0]), each["msg"]) for each in error.errors()], source="environment"
+        ) from None
 
 
 def namespace_named(name: str | None) -> str:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic import JsonValue as JsonValue  # for all other modules
 from pydantic_core import PydanticCustomError
 
@@ -108,7 +117,9 @@ def _is_stored(info: ValidationInfo) -> bool:
 
 def _bounded(value: Any, info: ValidationInfo) -> Any:
     if not _is_stored(info) and (excess := bounds.find(value, max_bytes=4 * bounds.MAX_BYTES)):
-        raise PydanticCustomError("out_of_bounds", "{fault}", {"fault": excess.message, "path": excess.path[: bounds.MAX_SHOWN_PARTS]})
+        raise PydanticCustomError(
+            "out_of_bounds", "{fault}", {"fault": excess.message, "path": excess.path[: bounds.MAX_SHOWN_PARTS]}
+        )
     return value
 
 
@@ -126,13 +137,20 @@ def _within_ten_years(seconds: float, info: ValidationInfo) -> float:
 
 def _between_2000_and_2200(moment: datetime) -> datetime:
     if not bounds.FIRST_YEAR <= moment.year <= bounds.LAST_YEAR:
-        raise ValueError(f"expected a date and time between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR + 1}, found {moment.isoformat()}")
+        raise ValueError(
+            f"expected a date and time between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR + 1}, found {moment.isoformat()}"
+        )
     return moment
 
 
 NumberOfSeconds = Annotated[float, Strict()]
 """Seconds: neither a text nor true or false. The field has its own bounds."""
-Duration = Annotated[float, Strict(), Field(gt=0, json_schema_extra={"maximum": bounds.MAX_DURATION_S}), AfterValidator(_within_ten_years)]
+Duration = Annotated[
+    float,
+    Strict(),
+    Field(gt=0, json_schema_extra={"maximum": bounds.MAX_DURATION_S}),
+    AfterValidator(_within_ten_years),
+]
 """Seconds, above 0 and at most ten years."""
 Instant = Annotated[datetime, AfterValidator(_between_2000_and_2200)]
 """A date and time between 2000 and 2200."""
@@ -140,7 +158,9 @@ Instant = Annotated[datetime, AfterValidator(_between_2000_and_2200)]
 
 Unreadable = Annotated[
     str,
-    Field(description="why its record cannot be read, and how to remove it: its other fields are unknown then; empty if it can"),
+    Field(
+        description="why its record cannot be read, and how to remove it: its other fields are unknown then; empty if it can"
+    ),
 ]
 """A field of each row of a list, so that a record that cannot be read is a row, too."""
 
@@ -209,7 +229,9 @@ class ToolContext(Value):
     @property
     def memory(self) -> ToolMemory:
         """Return the memories of the run's tenant; `memory.of(session=context.session)` are those of its session. Only in a worker."""
-        raise NotImplementedError("only the context that a worker gives has a memory; a test may override `memory` in a class of its own")
+        raise NotImplementedError(
+            "only the context that a worker gives has a memory; a test may override `memory` in a class of its own"
+        )
 
 
 MAX_NAME = 100  # characters
@@ -224,7 +246,9 @@ def checked_name(what: str, name: str) -> str:
     """
     if not re.fullmatch(NAME, name):
         found = repr(name) if len(name) <= MAX_NAME else f"{len(name)} characters"
-        raise ValueError(f"a {what}'s name has letters from A to Z, digits and . _ -, at most {MAX_NAME} of them; found {found}")
+        raise ValueError(
+            f"a {what}'s name has letters from A to Z, digits and . _ -, at most {MAX_NAME} of them; found {found}"
+        )
     return name
 
 
@@ -257,9 +281,14 @@ Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]
 
 
 def _no_secrets(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    named = next((key for key in params if any(word in key.lower() for word in SECRETS) and not key.lower().endswith("tokens")), None)
+    named = next(
+        (key for key in params if any(word in key.lower() for word in SECRETS) and not key.lower().endswith("tokens")),
+        None,
+    )
     if named:
-        raise ValueError(f"{named!r} does not belong in a configuration, which is stored with every run; set it in the environment")
+        raise ValueError(
+            f"{named!r} does not belong in a configuration, which is stored with every run; set it in the environment"
+        )
     return params
 
 

@@ -109,7 +109,11 @@ def _blocks(page: Path) -> Iterator[Block]:
 def long_sentences(text: str, max_words: int) -> list[str]:
     """The sentences of a page with more words than this; a list of names counts as one word."""
     text = _LINK.sub(r"\1", _BLOCK.sub("", text))
-    parts = [part for each in _PARAGRAPH.split(text) for part in (_CELL.split(each) if each.lstrip().startswith("|") else [each])]
+    parts = [
+        part
+        for each in _PARAGRAPH.split(text)
+        for part in (_CELL.split(each) if each.lstrip().startswith("|") else [each])
+    ]
     sentences = [sentence for part in parts for sentence in _SENTENCE.split(part)]
     return [" ".join(each.split()) for each in sentences if len(_NAMES.sub("name", each).split()) > max_words]
 

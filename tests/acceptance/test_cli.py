@@ -30,7 +30,11 @@ pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machin
 
 SUBMIT = [sys.executable, "-m", "cantata.surfaces.cli"]
 PATIENCE_S = 60.0
-FOREIGN = ("REDIS_URL", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")  # without bytecode each command compiles all that it imports
+FOREIGN = (
+    "REDIS_URL",
+    "NO_COLOR",
+    "PYTHONDONTWRITEBYTECODE",
+)  # without bytecode each command compiles all that it imports
 
 CONFIG = """\
 tools:
@@ -96,17 +100,31 @@ class Folder:
     def submit(self, *words: str, given: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         env = self.environment(**env)
         return subprocess.run(
-            [*SUBMIT, *words], cwd=self.path, env=env, input=given, capture_output=True, text=True, timeout=120, check=False
+            [*SUBMIT, *words],
+            cwd=self.path,
+            env=env,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*SUBMIT, *words], cwd=self.path, env=self.environment(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [*SUBMIT, *words],
+            cwd=self.path,
+            env=self.environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def environment(self, **env: str) -> dict[str, str]:
-        ours = {name: value for name, value in os.environ.items() if name not in FOREIGN and not name.startswith("CANTATA_")}
+        ours = {
+            name: value for name, value in os.environ.items() if name not in FOREIGN and not name.startswith("CANTATA_")
+        }
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**ours, "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(self.bytecode), **env}
 
@@ -176,12 +194,25 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_help_loads_nothing_that_takes_time() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "cantata.surfaces.cli", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-m", "cantata.surfaces.cli", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "click" in loaded
-    assert not loaded & {"celery", "kombu", "redis", "pydantic", "rich", "litellm", "yaml", "structlog", "cantata_workers"}
+    assert not loaded & {
+        "celery",
+        "kombu",
+        "redis",
+        "pydantic",
+        "rich",
+        "litellm",
+        "yaml",
+        "structlog",
+        "cantata_workers",
+    }
 
 
 @pytest.mark.slow("a stack of its own starts and ends")
@@ -261,7 +292,12 @@ def test_a_chain_s_json_is_one_response(kept: Folder) -> None:
 
     response = ChainResponse.model_validate_json(done.stdout)
     assert done.returncode == 0
-    assert (response.success, response.final_output, response.outputs["each"], response.items_run) == (True, 6, [0, 2, 4], 3)
+    assert (response.success, response.final_output, response.outputs["each"], response.items_run) == (
+        True,
+        6,
+        [0, 2, 4],
+        3,
+    )
     assert done.stderr == ""
 
 
@@ -278,7 +314,9 @@ def test_events_come_one_a_line_before_the_response(kept: Folder) -> None:
 
 def test_a_request_that_wants_no_events_gets_none(kept: Folder) -> None:
     nodes = [{"node_id": "a", "kind": "tool", "name": "double", "input": {"n": 2}}]
-    request = json.dumps({"type": "chain/req", "nodes": nodes, "entry_node": "a", "streaming": False, "correlation_id": "c", "id": "m"})
+    request = json.dumps(
+        {"type": "chain/req", "nodes": nodes, "entry_node": "a", "streaming": False, "correlation_id": "c", "id": "m"}
+    )
 
     done = kept.submit("chain", "-", "--events", given=request)
 
@@ -443,9 +481,13 @@ def test_on_a_terminal_the_tree_is_shown_and_the_answer_at_the_end(kept: Folder)
     screen, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     command = subprocess.Popen(
-        [*SUBMIT, "chain", "doubles", "--input", '{"count": 3}'], cwd=kept.path, env=kept.environment(TERM="xterm-256color"),
-        stdin=side, stdout=side, stderr=side,
-    )  # fmt: skip
+        [*SUBMIT, "chain", "doubles", "--input", '{"count": 3}'],
+        cwd=kept.path,
+        env=kept.environment(TERM="xterm-256color"),
+        stdin=side,
+        stdout=side,
+        stderr=side,
+    )
     os.close(side)
 
     read = b""
@@ -478,9 +520,13 @@ def test_status_lists_every_process_and_worker(kept: Folder) -> None:
 
     assert isinstance(found["processes"], list)
     assert [(each["name"], each["queues"], each["alive"]) for each in found["processes"]] == [
-        ("supervisor", [], True), ("valkey", [], True), ("coordinator", ["coordinator"], True), ("agents", ["agents"], True),
-        ("tools", ["tools"], True), ("gateway", [], True),
-    ]  # fmt: skip
+        ("supervisor", [], True),
+        ("valkey", [], True),
+        ("coordinator", ["coordinator"], True),
+        ("agents", ["agents"], True),
+        ("tools", ["tools"], True),
+        ("gateway", [], True),
+    ]
     assert all(each["pid"] > 0 for each in found["processes"])
     assert isinstance(found["workers"], list)
     assert {queue for each in found["workers"] for queue in each["queues"]} >= {"coordinator", "agents", "tools"}
@@ -489,7 +535,10 @@ def test_status_lists_every_process_and_worker(kept: Folder) -> None:
 def test_status_prints_a_line_for_each_check(kept: Folder) -> None:
     eventually(lambda: len(_workers(kept)) == 3)
 
-    expected = {("ok", name) for name in ("Redis", "disk", "memory", "workers", "code", "sweep", "queue", "runs", "gateway", "stack")}
+    expected = {
+        ("ok", name)
+        for name in ("Redis", "disk", "memory", "workers", "code", "sweep", "queue", "runs", "gateway", "stack")
+    }
 
     def checks() -> tuple[int, set[tuple[str, ...]]]:
         done = kept.submit("status")
@@ -507,7 +556,9 @@ def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folde
     assert f"gateway and run pages: {address}" in kept.submit("status").stdout
 
 
-def test_up_refuses_a_module_that_cannot_be_imported_with_its_file_and_line_and_leaves_nothing_running(alone: Folder) -> None:
+def test_up_refuses_a_module_that_cannot_be_imported_with_its_file_and_line_and_leaves_nothing_running(
+    alone: Folder,
+) -> None:
     with (alone.path / "configs" / "acceptance_tools.py").open("a") as file:
         file.write("\nimport not_there_at_all\n")
     line = (alone.path / "configs" / "acceptance_tools.py").read_text().count("\n")

@@ -73,7 +73,11 @@ def pins(lock: Path) -> dict[str, str]:
 def table() -> dict[str, list[str]]:
     """The rows of the page, by environment."""
     page = (TOP / "docs" / "compatibility.md").read_text("utf-8")
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")]
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| `")
+    ]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -134,8 +138,14 @@ class Environment:
 
 def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program, which must succeed and warn of nothing."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("CANTATA_", "REDIS_", "VIRTUAL_ENV", "WARM_"))}
-    ran = subprocess.run(command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, timeout=240, check=False)
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CANTATA_", "REDIS_", "VIRTUAL_ENV", "WARM_"))
+    }
+    ran = subprocess.run(
+        command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, timeout=240, check=False
+    )
     assert ran.returncode == 0, f"{' '.join(command)}: {ran.stdout}{ran.stderr}"
     return ran
 
@@ -145,28 +155,46 @@ def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
 )
 @pytest.mark.slow("an environment is installed, and Redis is killed twice")
 @pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11), reason="the locks are for the oldest Python: the oldest versions have no wheels for others"
+    sys.version_info[:2] != (3, 11),
+    reason="the locks are for the oldest Python: the oldest versions have no wheels for others",
 )
 @pytest.mark.parametrize(
-    "lock", [pytest.param(lock, marks=() if lock.stem in ENDS else pytest.mark.whole) for lock in LOCKS], ids=lambda lock: lock.stem
+    "lock",
+    [pytest.param(lock, marks=() if lock.stem in ENDS else pytest.mark.whole) for lock in LOCKS],
+    ids=lambda lock: lock.stem,
 )
-def test_a_program_works_with_workers_of_another_environment(lock: Path, wheel: Path, stack: Stack, tmp_path: Path) -> None:
+def test_a_program_works_with_workers_of_another_environment(
+    lock: Path, wheel: Path, stack: Stack, tmp_path: Path
+) -> None:
     (tmp_path / "desk.yaml").write_text(CONFIGURATION)
     (tmp_path / "counting.py").write_text(TOOLS)
     environment = Environment(tmp_path / "environment", lock, wheel)
 
     # The command as it is installed; others share a process with the program.
-    words = (str(environment.bin / "submit"), "chain", "adding", "--config", "desk.yaml", "--input", '{"words": "one two three"}', "--json")
+    words = (
+        str(environment.bin / "submit"),
+        "chain",
+        "adding",
+        "--config",
+        "desk.yaml",
+        "--input",
+        '{"words": "one two three"}',
+        "--json",
+    )
     chain = json.loads(run(*words, cwd=tmp_path, REDIS_URL=stack.url).stdout)
     program = (str(environment.bin / "python"), "-I", "-W", "error", str(HERE / "program.py"), chain["run_id"], *SHOWN)
-    found = json.loads(run(*program, cwd=tmp_path, REDIS_URL=stack.url).stdout.splitlines()[-1])  # before it: warnings that Redis is away
+    found = json.loads(
+        run(*program, cwd=tmp_path, REDIS_URL=stack.url).stdout.splitlines()[-1]
+    )  # before it: warnings that Redis is away
 
     assert found["versions"] == {name: pins(lock).get(name, "none") for name in SHOWN}
     assert found["blocking"] == BLOCKING
     assert found["restarted"] == {"signal": "taken", "outputs": {"gate": "after it"}}
     assert found["coroutines"] == COROUTINES
     has_celery = "celery" in pins(lock)
-    assert found["installed"] == ({"outputs": {"count": 2}, "task": "cantata.adding", "unchanged": True} if has_celery else None)
+    assert found["installed"] == (
+        {"outputs": {"count": 2}, "task": "cantata.adding", "unchanged": True} if has_celery else None
+    )
     assert chain["outputs"] == {"count": 3}
     printed = found["commands"]
     assert chain["run_id"] in printed["list"]
@@ -174,7 +202,9 @@ def test_a_program_works_with_workers_of_another_environment(lock: Path, wheel: 
     assert "counting" in printed["logs"]
     assert "echo: hello" in printed["turn"]
     assert json.loads(printed["status"])["health"]
-    assert too_old(environment, tmp_path) == {name for name, oldest in FLEET.items() if version_of(pins(lock).get(name, "0.0")) < oldest}
+    assert too_old(environment, tmp_path) == {
+        name for name, oldest in FLEET.items() if version_of(pins(lock).get(name, "0.0")) < oldest
+    }
 
 
 def too_old(environment: Environment, folder: Path) -> set[str]:

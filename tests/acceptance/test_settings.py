@@ -27,7 +27,9 @@ OF_OURS_ALONE = {
 
 
 def test_the_page_is_as_the_models_are() -> None:
-    assert write_settings.PAGE.read_text("utf-8") == write_settings.written(), "run: python -m tests.acceptance.write_settings"
+    assert write_settings.PAGE.read_text("utf-8") == write_settings.written(), (
+        "run: python -m tests.acceptance.write_settings"
+    )
 
 
 def test_every_setting_says_what_it_means() -> None:

@@ -15,7 +15,9 @@ import pytest
 from tests.acceptance.pages import Block, blocks
 
 PAGE = [block for block in blocks() if block.page == "docs/testing.md"]
-SAFE = '    if order not in charged():\n        with CHARGES.open("a") as file:\n            file.write(f"{order}\\n")\n'
+SAFE = (
+    '    if order not in charged():\n        with CHARGES.open("a") as file:\n            file.write(f"{order}\\n")\n'
+)
 UNSAFE = '    with CHARGES.open("a") as file:\n        file.write(f"{order}\\n")\n'
 SETTLED = ', "1.pay": settle'
 LAZY = {"celery", "cantata.client", "litellm", "pydantic", "redis"}
@@ -42,7 +44,10 @@ def run_pytest(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> 
     command = [sys.executable, *options, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
-    counts = {way: int(count) for count, way in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout.splitlines()[-1])}
+    counts = {
+        way: int(count)
+        for count, way in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout.splitlines()[-1])
+    }
     return done.returncode, counts, done.stdout + done.stderr
 
 
@@ -75,11 +80,19 @@ def test_the_model_server_of_the_page(tmp_path: Path) -> None:
     lines = next(block for block in PAGE if block.language == "sh" and "cantata.testing" in block.text).text
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("CANTATA_", "OPENAI_", "REDIS_URL"))}
+    environment = {
+        name: text for name, text in os.environ.items() if not name.startswith(("CANTATA_", "OPENAI_", "REDIS_URL"))
+    }
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
 
     done = subprocess.run(
-        lines.replace("8000", port), shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        lines.replace("8000", port),
+        shell=True,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -115,7 +128,9 @@ def test_a_suite_without_the_fixtures_loads_nothing_for_them(tmp_path: Path) -> 
     code = "import json, sys\n\ndef test_it():\n    print(json.dumps(sorted(sys.modules)))\n"
     (tmp_path / "test_plain.py").write_text(code)
 
-    status, _, output = run_pytest(tmp_path, "-s", "-W", "error", options=("-s",))  # with an option of Python it starts from nothing
+    status, _, output = run_pytest(
+        tmp_path, "-s", "-W", "error", options=("-s",)
+    )  # with an option of Python it starts from nothing
 
     found = re.search(r'\[".*"\]', output)
     assert found, output
@@ -127,7 +142,9 @@ def test_a_suite_without_the_fixtures_loads_nothing_for_them(tmp_path: Path) -> 
 
 @pytest.mark.slow("a model call of the project, with LiteLLM imported anew")
 def test_the_project_of_submit_init_passes(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "cantata.surfaces.cli", "init", str(tmp_path / "new")], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "cantata.surfaces.cli", "init", str(tmp_path / "new")], check=True, capture_output=True
+    )
 
     status, counts, output = run_pytest(tmp_path / "new")
 

@@ -43,7 +43,9 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def models() -> Iterator[ScriptedModels]:
     """A model that asks for late orders before it answers."""
     call = ToolCall(name="late_orders", arguments={"days": 2})
-    with ScriptedModels([Rule(match="late", after_tools=0, tool_calls=(call,)), Rule(match="late", reply="One is.")]) as server:
+    with ScriptedModels(
+        [Rule(match="late", after_tools=0, tool_calls=(call,)), Rule(match="late", reply="One is.")]
+    ) as server:
         yield server
 
 
@@ -92,7 +94,13 @@ class Project:
         if STAY & set(command[1:5]):
             return self._start(line, command)
         done = subprocess.run(
-            command, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}{self.logs()}"
         if "# → " in line:
@@ -125,9 +133,14 @@ class Project:
     def python(self, code: str) -> Any:
         """What the project's own code leaves in `found`, as JSON."""
         done = subprocess.run(
-            [sys.executable, "-c", f"{code}\nimport json\nprint(json.dumps(found))"], cwd=self.folder, env=self._environment,
-            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", f"{code}\nimport json\nprint(json.dumps(found))"],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr + self.logs()
         return json.loads(done.stdout)
 
@@ -222,7 +235,8 @@ found = [runs, [outcome(each) for each in runs], more.run_id, more.result(60).fi
     assert len(set(runs)) == 3
     assert outcomes == 4 * ["charged 12"]
     shop.found(
-        lambda: {"reserve": {"item": "coffee", "count": 5, "price": 20}, "charge": "charged 20"} in shop.outputs(), "the later order"
+        lambda: {"reserve": {"item": "coffee", "count": 5, "price": 20}, "charge": "charged 20"} in shop.outputs(),
+        "the later order",
     )
     assert (in_run, in_task) == (f"{run}:receipt", task)
     assert shop.not_run() == []
@@ -241,7 +255,10 @@ def django(tmp_path: Path, redis: Server, models: ScriptedModels) -> Iterator[Pr
         for file, text in DJANGO.items():
             with (made.folder / file).open("a") as opened:
                 opened.write(text.format(url=made.url))
-        made.python(DO + "import proj.celery; do(['', 'makemigrations', '--verbosity=0']); found = do(['', 'migrate', '--verbosity=0'])")
+        made.python(
+            DO
+            + "import proj.celery; do(['', 'makemigrations', '--verbosity=0']); found = do(['', 'migrate', '--verbosity=0'])"
+        )
         made.run(made.line("celery -A proj worker"))
         made.run(made.line("submit worker"))
         yield made
@@ -349,5 +366,8 @@ def test_flask_views_ask_an_agent_whose_tools_are_tasks(tmp_path: Path, redis: S
         assert "support: A-1042, by 2 days" in json.dumps(models.journal()[-1]["body"])
 
         made.run(made.line("celery -A make_celery beat"))
-        made.found(lambda: any("Which orders are late?" in str(each["text"]) for each in models.journal()), "a turn that beat began")
+        made.found(
+            lambda: any("Which orders are late?" in str(each["text"]) for each in models.journal()),
+            "a turn that beat began",
+        )
         assert made.not_run() == []

@@ -37,7 +37,9 @@ def _families(source: str) -> Iterator[str]:
     yield from _row(["---"] * 4)
     for family in FAMILIES:
         if family.source in (source, "both"):
-            yield from _row((f"`{family.name}`", family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help))
+            yield from _row(
+                (f"`{family.name}`", family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
+            )
 
 
 def _alerts() -> Iterator[str]:

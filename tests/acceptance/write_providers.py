@@ -16,7 +16,9 @@ def known() -> set[str]:
     import litellm  # noqa: PLC0415  # after `load`, which keeps it from the network
     from litellm.llms.openai_like.json_loader import JSONProviderRegistry  # noqa: PLC0415
 
-    providers = {str(getattr(each, "value", each)) for each in litellm.provider_list} | set(JSONProviderRegistry.list_providers())
+    providers = {str(getattr(each, "value", each)) for each in litellm.provider_list} | set(
+        JSONProviderRegistry.list_providers()
+    )
     named = {str(name).partition("/")[0] for name in litellm.replicate_models if "/" in str(name)}
     return providers | named | OURS
 

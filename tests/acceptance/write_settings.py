@@ -48,7 +48,10 @@ def written() -> str:
 
 
 def _environment() -> str:
-    rows = [(f"`{field.alias}`", _type(field.annotation), _default(field), _meaning(field)) for field in Settings.model_fields.values()]
+    rows = [
+        (f"`{field.alias}`", _type(field.annotation), _default(field), _meaning(field))
+        for field in Settings.model_fields.values()
+    ]
     return _table(("variable", "value", "default", "meaning"), rows)
 
 
@@ -141,12 +144,21 @@ def _models_in(hint: Any) -> Iterator[type[BaseModel]]:
 def undescribed() -> list[str]:
     """Fields that do not say what they mean."""
     models: list[type[BaseModel]] = [Settings, *_reachable(Definitions)]
-    return [f"{model.__name__}.{name}" for model in models for name, field in model.model_fields.items() if not field.description]
+    return [
+        f"{model.__name__}.{name}"
+        for model in models
+        for name, field in model.model_fields.items()
+        if not field.description
+    ]
 
 
 def anchors(page: str) -> set[str]:
     """The places of the page that its links name."""
-    return {re.sub(r"[^a-z0-9]+", "-", line.lstrip("# ").lower()).strip("-") for line in page.splitlines() if line.startswith("#")}
+    return {
+        re.sub(r"[^a-z0-9]+", "-", line.lstrip("# ").lower()).strip("-")
+        for line in page.splitlines()
+        if line.startswith("#")
+    }
 
 
 if __name__ == "__main__":

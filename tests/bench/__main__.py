@@ -88,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.neighbours:
         beside = measure_neighbours()
         report.print_neighbours(beside)
-        measured["neighbours"] = {each.shape.name: {"ours": asdict(each.ours), "theirs": asdict(each.theirs)} for each in beside}
+        measured["neighbours"] = {
+            each.shape.name: {"ours": asdict(each.ours), "theirs": asdict(each.theirs)} for each in beside
+        }
     if options.code:
         with stack() as client:
             code = measure_code(client)
@@ -130,24 +132,54 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="leave out 10,000 wide, and growth; fewer turns")
     parser.add_argument("--peers", action="store_true", help="other engines too; installs them under .cantata")
-    parser.add_argument("--growth", action="store_true", help="the cost of a step by the size of its run; usual without --quick and --only")
-    parser.add_argument("--soak", metavar="N", type=int, default=0, help=f"memory over N finished runs, {SAMPLES} or more; say 20000")
+    parser.add_argument(
+        "--growth",
+        action="store_true",
+        help="the cost of a step by the size of its run; usual without --quick and --only",
+    )
+    parser.add_argument(
+        "--soak", metavar="N", type=int, default=0, help=f"memory over N finished runs, {SAMPLES} or more; say 20000"
+    )
     parser.add_argument("--fairness", action="store_true", help="how long a run waits beside 5,000 of another client")
-    parser.add_argument("--agents", action="store_true", help="what agents cost around their model calls, beside LiteLLM alone")
-    parser.add_argument("--turns", action="store_true", help="turns in each mode, and sessions, beside LiteLLM alone and plain Celery")
     parser.add_argument(
-        "--workflows", action="store_true", help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks"
+        "--agents", action="store_true", help="what agents cost around their model calls, beside LiteLLM alone"
     )
-    parser.add_argument("--neighbours", action="store_true", help="tasks of an existing Celery application, beside its own canvases")
     parser.add_argument(
-        "--code", action="store_true", help="workflows in Python, beside chains of the same steps; with --peers, beside other engines"
+        "--turns", action="store_true", help="turns in each mode, and sessions, beside LiteLLM alone and plain Celery"
     )
-    parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
-    parser.add_argument("--scale", action="store_true", help="Redis at rest, with 1,000 workers, 100,000 parked runs and 5,000 followers")
+    parser.add_argument(
+        "--workflows",
+        action="store_true",
+        help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks",
+    )
+    parser.add_argument(
+        "--neighbours", action="store_true", help="tasks of an existing Celery application, beside its own canvases"
+    )
+    parser.add_argument(
+        "--code",
+        action="store_true",
+        help="workflows in Python, beside chains of the same steps; with --peers, beside other engines",
+    )
+    parser.add_argument(
+        "--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000"
+    )
+    parser.add_argument(
+        "--scale",
+        action="store_true",
+        help="Redis at rest, with 1,000 workers, 100,000 parked runs and 5,000 followers",
+    )
     parser.add_argument("--capacity", action="store_true", help="the processor time that a run costs each process")
-    parser.add_argument("--batch", metavar="N", type=int, default=0, help="a batch of N rows, beside a loop over LiteLLM; say 100000")
-    parser.add_argument("--schedules", metavar="N", type=int, default=0, help="N schedules at rest, and how late runs start; say 10000")
-    parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
+    parser.add_argument(
+        "--batch", metavar="N", type=int, default=0, help="a batch of N rows, beside a loop over LiteLLM; say 100000"
+    )
+    parser.add_argument(
+        "--schedules", metavar="N", type=int, default=0, help="N schedules at rest, and how late runs start; say 10000"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="TEXT",
+        help="only shapes whose name has this text; with none, only what other options ask for",
+    )
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args(arguments)
     if 0 < options.soak < SAMPLES or options.soak < 0:

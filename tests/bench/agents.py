@@ -35,7 +35,10 @@ FORKS = 4
 REPEATS = {"at once": 5, "stream": 30, "loop": 15, "take": 1000}
 SLOW, STREAMED, LOOP = "slow", "stream", "loop"
 
-CALLS = [{"match": f"^{LOOP}", "after_tools": done, "tool_calls": [{"name": "count", "arguments": {"n": done}}]} for done in range(ROUNDS)]
+CALLS = [
+    {"match": f"^{LOOP}", "after_tools": done, "tool_calls": [{"name": "count", "arguments": {"n": done}}]}
+    for done in range(ROUNDS)
+]
 RULES = [
     {"match": f"^{SLOW}", "delay_s": CALL_S, "reply": "done"},
     {"match": f"^{STREAMED}", "chunk_delay_s": PIECE_S, "reply": "one two three four five"},
@@ -105,7 +108,14 @@ def _at_once(client: EmbeddedClient, bare: Bare) -> Iterator[Figure]:
     (worker,) = (process for process in client.stack.processes() if process.name == "agents")
     yield Figure(f"{AT_ONCE} calls of {CALL_S:g} s at once, in one run", "s", 1.08, one_run, alone, "times")
     yield Figure(f"{AT_ONCE} turns of {CALL_S:g} s at once", "s", 1.08, turns, alone, "times")
-    yield Figure("memory of the process that made them", "MB", 30, [most_bytes(worker.pid) / 1e6], [bare.measure("memory") / 1e6], "more")
+    yield Figure(
+        "memory of the process that made them",
+        "MB",
+        30,
+        [most_bytes(worker.pid) / 1e6],
+        [bare.measure("memory") / 1e6],
+        "more",
+    )
 
 
 def _first_text(client: EmbeddedClient, bare: Bare, url: str) -> Figure:
@@ -144,7 +154,9 @@ def _take(client: EmbeddedClient) -> Figure:
     """A permit for a call under a model's and a tenant's rates and all budgets; its settlement is not counted."""
     much = Rates(rpm=10**6, tpm=10**9, concurrency=10**6)
     budget = Budget(usd=10**6, tokens=10**9)
-    limits = Limits(models={MODEL: much}, tenants={"bench": much}, budgets=Budgets(run=budget, tenant=budget, day=budget))
+    limits = Limits(
+        models={MODEL: much}, tenants={"bench": much}, budgets=Budgets(run=budget, tenant=budget, day=budget)
+    )
     limiter, took_ms = Limiter(Ledger(connect(client.redis_url))), []
     for number in range(REPEATS["take"]):
         ask = Ask(holder=f"bench|1|bench|{number}", model=MODEL, tokens=1000, usd=0.001, tenant="bench")
@@ -179,7 +191,9 @@ def took_s(submit: Callable[[], Sequence[Run]]) -> float:
 def _definitions() -> Definitions:
     return Definitions(
         folder=str(HERE),
-        tools={"count": Tool(function="bench_tools:count", parameters=cast("dict[str, JsonValue]", TOOL["parameters"]))},
+        tools={
+            "count": Tool(function="bench_tools:count", parameters=cast("dict[str, JsonValue]", TOOL["parameters"]))
+        },
         agents={
             "plain": Agent(model=MODEL, stream=False),
             "streaming": Agent(model=MODEL),

@@ -52,14 +52,18 @@ async def loop(text: str) -> float:
         messages.append(message.model_dump())
         for call in message.tool_calls:
             answer = count(**json.loads(call.function.arguments))
-            messages.append({"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": json.dumps(answer)})
+            messages.append(
+                {"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": json.dumps(answer)}
+            )
 
 
 async def turns(text: str) -> float:
     """The seconds that so many turns take at once: `100 3,1` is a hundred, each three calls and then one; `stream` behind it streams."""
     number, layers, *how = text.split()
     since = time.perf_counter()
-    await asyncio.gather(*(_turn([int(width) for width in layers.split(",")], stream="stream" in how) for _ in range(int(number))))
+    await asyncio.gather(
+        *(_turn([int(width) for width in layers.split(",")], stream="stream" in how) for _ in range(int(number)))
+    )
     return time.perf_counter() - since
 
 

@@ -53,7 +53,18 @@ def measure_batch(rows: int) -> BatchFigures:
         config.write_text(json.dumps({"agents": {"plain": {"model": MODEL, "stream": False}}}))
         bare_s = bare.measure("batch", f"{CONCURRENCY} {file} {folder}/bare.jsonl")
         before = int(client.redis.info("memory")["used_memory"])
-        words = ["batch", str(file), "--agent", "plain", "--out", str(out), "--config", str(config), "--concurrency", str(CONCURRENCY)]
+        words = [
+            "batch",
+            str(file),
+            "--agent",
+            "plain",
+            "--out",
+            str(out),
+            "--config",
+            str(config),
+            "--concurrency",
+            str(CONCURRENCY),
+        ]
         since, early, most = time.perf_counter(), 0, 0
         environment = {"REDIS_URL": client.redis_url, "PATH": "/usr/bin:/bin"}
         with subprocess.Popen([sys.executable, "-m", "cantata.surfaces.cli", *words], env=environment) as command:

@@ -86,7 +86,7 @@ def _workloads(client: Client, gateway: str) -> Mapping[str, Callable[[], Sequen
 
 def _cost(
     name: str, redis: str, processes: int, submit: Callable[[], Sequence[Run]], groups: Mapping[str, Sequence[int]]
-) -> Cost:  # fmt: skip
+) -> Cost:
     _finish(submit())  # workers learn what work costs
     took_s, spent = [], dict.fromkeys(groups, 0.0)
     runs = 0
@@ -130,7 +130,9 @@ def _cpu_s(pids: Sequence[int]) -> float:
 
 
 @contextmanager
-def _fleet(is_cluster: bool, processes: int, model_url: str) -> Iterator[tuple[Client, Mapping[str, Sequence[int]], str]]:
+def _fleet(
+    is_cluster: bool, processes: int, model_url: str
+) -> Iterator[tuple[Client, Mapping[str, Sequence[int]], str]]:
     """A client, the processes by what they are, and the gateway's address."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -155,8 +157,12 @@ def _fleet(is_cluster: bool, processes: int, model_url: str) -> Iterator[tuple[C
             groups["broker"] = [broker.process.pid]
         for name in WORKERS:
             concurrency = {"tools": processes, "agents": 100}.get(name, 2)
-            groups[name] = [stack.enter_context(_process(environment, "worker", name, "--concurrency", str(concurrency))).pid]
-        gateway_process = stack.enter_context(_process(environment, "gateway", "--port", "0", "--json", "--config", str(config)))
+            groups[name] = [
+                stack.enter_context(_process(environment, "worker", name, "--concurrency", str(concurrency))).pid
+            ]
+        gateway_process = stack.enter_context(
+            _process(environment, "gateway", "--port", "0", "--json", "--config", str(config))
+        )
         groups["gateway"] = [gateway_process.pid]
         assert gateway_process.stdout is not None
         gateway = str(json.loads(gateway_process.stdout.readline())["url"])

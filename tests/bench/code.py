@@ -91,4 +91,6 @@ def parked_bytes(client: Client) -> int:
     run = client.submit_workflow("parked", {})
     while not any(step.state == "waiting_signal" for step in run.record().steps.values()):
         time.sleep(0.01)
-    return sum(client.redis.memory_usage(key, samples=0) or 0 for key in client.redis.scan_iter(f"*{run.run_id}*", count=1000))
+    return sum(
+        client.redis.memory_usage(key, samples=0) or 0 for key in client.redis.scan_iter(f"*{run.run_id}*", count=1000)
+    )

@@ -42,7 +42,10 @@ class Engine:
 
 def measure_comparison() -> list[Engine]:
     """Measure all, Cantata first in the result; each round begins with another engine."""
-    measures: list[Callable[[], Told]] = [_measure_cantata, *(partial(measure_peer, peer, FIGURES, environment=ROUND) for peer in DURABLE)]
+    measures: list[Callable[[], Told]] = [
+        _measure_cantata,
+        *(partial(measure_peer, peer, FIGURES, environment=ROUND) for peer in DURABLE),
+    ]
     engines = [Engine("Cantata"), *(Engine(peer.name) for peer in DURABLE)]
     for number in range(ROUNDS):
         for at in range(len(engines)):

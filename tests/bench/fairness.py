@@ -43,7 +43,9 @@ def measure_fairness(client: EmbeddedClient) -> Fairness:
             time.sleep(0.5)
         crowd: list[ChainRun] = []
         while len(crowd) < CROWD:  # the workers do some meanwhile
-            crowd += [client.submit_chain(request, labels={"tenant": "crowd"}) for _ in range(CROWD - len(crowd) + SPARE)]
+            crowd += [
+                client.submit_chain(request, labels={"tenant": "crowd"}) for _ in range(CROWD - len(crowd) + SPARE)
+            ]
             crowd = [run for run in crowd if not is_over(run.status())]
         sys.stderr.write(f"{len(crowd)} runs wait; one more is submitted by another client …\n")
         single = other.submit_chain(request, labels={"tenant": "single"})

@@ -68,5 +68,7 @@ def verdicts(grown: Sequence[Grown]) -> list[str]:
         for what, costs in (("time", [each.step_ms for each in large]), ("bytes", [each.step_bytes for each in large])):
             ratio = growth(costs)
             met = "met" if ratio <= TARGET else "missed"
-            lines.append(f"{sort}, {what} a step from {ENOUGH} steps on: beside smaller runs {ratio:.2f} at most (target {TARGET}: {met})")
+            lines.append(
+                f"{sort}, {what} a step from {ENOUGH} steps on: beside smaller runs {ratio:.2f} at most (target {TARGET}: {met})"
+            )
     return lines

@@ -60,7 +60,10 @@ def stack(defaults: Defaults | None = None, *, agents: int = 0) -> Iterator[Embe
         defaults=defaults or Defaults(),
         limits=Limits(max_steps=200_000),
     )
-    with tempfile.TemporaryDirectory() as home, Client.embedded(home, config=definitions, agents=agents, tools=PROCESSES) as client:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        Client.embedded(home, config=definitions, agents=agents, tools=PROCESSES) as client,
+    ):
         yield client
 
 
@@ -76,7 +79,9 @@ def plain_worker(url: str) -> Iterator[Any]:
     from tests.bench import plain  # noqa: PLC0415  # its app reads the address when it is imported
 
     arguments = ["worker", "-P", "prefork", "-c", str(PROCESSES), "--without-gossip", "--without-mingle", "-l", "ERROR"]
-    worker = subprocess.Popen([sys.executable, "-m", "celery", "-A", "tests.bench.plain", *arguments], stdout=subprocess.DEVNULL)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "tests.bench.plain", *arguments], stdout=subprocess.DEVNULL
+    )
     try:
         plain.noop.delay().get(timeout=30)
         yield plain.app

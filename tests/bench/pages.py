@@ -73,9 +73,15 @@ def _accept(ledger: Ledger, runs: int) -> None:
         run_id = f"{int(time.time() * 1000):011x}{chance.getrandbits(32):08x}"
         kind, request = ("chain", CHAIN) if number % 3 == 0 else ("turn", TURN)
         ledger.runs.accept(
-            run_id, kind=kind, request=request.format(number=number, customer=number % 977), definitions="{}", timeout_s=3600,
-            max_attempts=3, max_steps=1000, labels={"tenant": f"tenant-{number % TENANTS}"},
-        )  # fmt: skip
+            run_id,
+            kind=kind,
+            request=request.format(number=number, customer=number % 977),
+            definitions="{}",
+            timeout_s=3600,
+            max_attempts=3,
+            max_steps=1000,
+            labels={"tenant": f"tenant-{number % TENANTS}"},
+        )
         if number % RARE == 0:
             ledger.runs.cancel(run_id)
             sys.stderr.write(f"{number:,} runs are taken in\n")
@@ -91,7 +97,10 @@ def _graphs(client: EmbeddedClient) -> Iterator[Wait]:
     for shape in (long_shape(1000), wide_shape(10_000)):
         _, run_id = run_once(client, shape, "noop")
 
-        yield Wait(f"{shape.name}, its graph", [_took_ms(partial(_graph, RunPages(client.engine), run_id)) for _ in range(TIMES)])
+        yield Wait(
+            f"{shape.name}, its graph",
+            [_took_ms(partial(_graph, RunPages(client.engine), run_id)) for _ in range(TIMES)],
+        )
         pages = RunPages(client.engine)
         _graph(pages, run_id)
         yield Wait(f"{shape.name}, its graph again", [_took_ms(partial(_graph, pages, run_id)) for _ in range(TIMES)])

@@ -10,7 +10,12 @@ from cantata_workers.models.llm import load
 from tests.bench.bare import MODEL
 
 app = Celery("plain", broker=os.environ["PLAIN_BROKER"], backend=os.environ["PLAIN_BROKER"])
-app.conf.update(task_acks_late=True, worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True, worker_send_task_events=False)
+app.conf.update(
+    task_acks_late=True,
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    worker_send_task_events=False,
+)
 
 
 @app.task(name="noop", acks_late=True)

@@ -68,7 +68,15 @@ def _shape_row(shape: Shape, samples: Mapping[str, Samples]) -> tuple[str, ...]:
     kept = f"{(samples['ahead'].kept_bytes or 0) / 1000:.1f}"
     pure = samples["pure"].median_ms if "pure" in samples else None
     pure_ms, pure_ratio = ("", "") if pure is None else (f"{pure:.1f} ms", f"{pure / plain:.2f}")
-    times = (f"{ahead:.1f} ms", pure_ms, f"{own:.1f} ms", f"{plain:.1f} ms", f"{ahead / plain:.2f}", pure_ratio, f"{own / plain:.2f}")
+    times = (
+        f"{ahead:.1f} ms",
+        pure_ms,
+        f"{own:.1f} ms",
+        f"{plain:.1f} ms",
+        f"{ahead / plain:.2f}",
+        pure_ratio,
+        f"{own / plain:.2f}",
+    )
     return (shape.name, *times, f"{steps_a_second:.0f}", net, kept)
 
 
@@ -92,7 +100,9 @@ def _ms(samples: Sequence[float]) -> str:
 def print_growth(grown: Sequence[Grown]) -> None:
     """The cost of a step by the size of its run."""
     _say("")
-    rows = ((f"{e.sort}, {e.steps:,} steps", *_ms_and_rate(e), f"{e.step_ms:.3f} ms", f"{e.step_bytes:.0f}") for e in grown)
+    rows = (
+        (f"{e.sort}, {e.steps:,} steps", *_ms_and_rate(e), f"{e.step_ms:.3f} ms", f"{e.step_bytes:.0f}") for e in grown
+    )
     _table(("run", "took", "steps/s", "a step", "bytes kept a step"), rows)
     for line in verdicts(grown):
         _say(line)
@@ -128,10 +138,23 @@ def print_soak(sizes: Sequence[Size]) -> None:
     _say("")
     percents = growth_percent(sizes)
     rows = (
-        (name, *(f"{sizes[at].bytes[name] / 1e6:.2f} MB" for at in (0, WARM_UP, -1)), f"{percent:+.1f} %", _word(percent <= TARGET_PERCENT))
+        (
+            name,
+            *(f"{sizes[at].bytes[name] / 1e6:.2f} MB" for at in (0, WARM_UP, -1)),
+            f"{percent:+.1f} %",
+            _word(percent <= TARGET_PERCENT),
+        )
         for name, percent in percents.items()
     )
-    _table(("process", *(f"after {sizes[at].runs:,} runs" for at in (0, WARM_UP, -1)), "growth", f"target ≤ {TARGET_PERCENT:g} %"), rows)
+    _table(
+        (
+            "process",
+            *(f"after {sizes[at].runs:,} runs" for at in (0, WARM_UP, -1)),
+            "growth",
+            f"target ≤ {TARGET_PERCENT:g} %",
+        ),
+        rows,
+    )
     _say(f"\nRows of 3 cheap steps; sampled after retention. Keys of runs left at the end: {sizes[-1].keys_left}.")
 
 
@@ -177,7 +200,14 @@ def print_agents(figures: Sequence[Figure]) -> None:
 def print_turns(turns: Turns) -> None:
     """What turns cost around their model calls."""
     _say("")
-    head = (f"{turns.rates[0].turns} turns at once", "turns/s", "LiteLLM alone", "plain Celery", "of LiteLLM alone", "of plain Celery")
+    head = (
+        f"{turns.rates[0].turns} turns at once",
+        "turns/s",
+        "LiteLLM alone",
+        "plain Celery",
+        "of LiteLLM alone",
+        "of plain Celery",
+    )
     _table(head, map(_rate_row, turns.rates))
     _say("")
     _table(("one turn after the other, p50", "Cantata", "LiteLLM alone", "more"), map(_latency_row, turns.latencies))
@@ -186,7 +216,9 @@ def print_turns(turns: Turns) -> None:
         f"\n{kept.sessions} sessions, {kept.turns:,} turns: {kept.a_second:.0f} turns/s; {kept.entry_bytes:.0f} bytes an entry, "
         f"{kept.session_bytes:.0f} a session with all its entries; {kept.turn_bytes / 1000:.1f} kB a turn until its retention is over."
     )
-    _say(f"One agents worker, prefork {PROCESSES} for plain Celery, scripted models without delay in another process; medians.")
+    _say(
+        f"One agents worker, prefork {PROCESSES} for plain Celery, scripted models without delay in another process; medians."
+    )
 
 
 def print_workflows(workflows: Workflows) -> None:
@@ -232,7 +264,10 @@ def print_code(measured: CodeFigures) -> None:
 def print_scale(scale: Scale) -> None:
     """What Redis does at rest, and what a sweep, a worker's start and live events take then."""
     _say("")
-    rows = ((rest.what, f"{rest.percent:.1f} %", f"{sum(rest.calls.values()):,.0f}", _most(rest.calls)) for rest in scale.rests)
+    rows = (
+        (rest.what, f"{rest.percent:.1f} %", f"{sum(rest.calls.values()):,.0f}", _most(rest.calls))
+        for rest in scale.rests
+    )
     _table(("at rest", "Redis, of a core", "calls/s", "most"), rows)
     last, worker, slowest = scale.rests[-1], scale.worker, max(scale.sweeps_ms)
     _say(
@@ -248,7 +283,9 @@ def print_scale(scale: Scale) -> None:
         f"at rest {sum(worker.calls.values()):.1f} calls/s ({_most(worker.calls)}), which take Redis {worker.executed_ms:.3f} ms/s: "
         f"of {WORKERS:,} such workers {worker.executed_ms * WORKERS / 10:.1f} % of a core, without its work for their connections."
     )
-    _say(f"An event reaches its follower after {_ms(scale.idle_ms)} in an idle stream, {_ms(scale.active_ms)} in an active one; medians.")
+    _say(
+        f"An event reaches its follower after {_ms(scale.idle_ms)} in an idle stream, {_ms(scale.active_ms)} in an active one; medians."
+    )
 
 
 def print_capacity(costs: Sequence[Cost]) -> None:
@@ -256,28 +293,42 @@ def print_capacity(costs: Sequence[Cost]) -> None:
     groups = ("redis", "broker", *CAPACITY_WORKERS, "gateway")
     _say("")
     rows = (
-        (cost.workload, cost.redis, str(cost.processes), f"{cost.runs_per_second:,.0f}",
-         *(f"{cost.cpu_ms[group]:.2f}" if group in cost.cpu_ms else "" for group in groups))
+        (
+            cost.workload,
+            cost.redis,
+            str(cost.processes),
+            f"{cost.runs_per_second:,.0f}",
+            *(f"{cost.cpu_ms[group]:.2f}" if group in cost.cpu_ms else "" for group in groups),
+        )
         for cost in costs
-    )  # fmt: skip
+    )
     _table(("workload", "Redis", "tools", "runs/s", *(f"{group}, ms/run" for group in groups)), rows)
-    _say(f"\nProcessor time of a run; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.")
+    _say(
+        f"\nProcessor time of a run; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end."
+    )
 
 
 def _most(calls: Mapping[str, float]) -> str:
     """Return the most frequent commands."""
-    return ", ".join(f"{name} {number:,.{0 if number >= 10 else 1}f}" for name, number in sorted(calls.items(), key=lambda e: -e[1])[:6])
+    return ", ".join(
+        f"{name} {number:,.{0 if number >= 10 else 1}f}"
+        for name, number in sorted(calls.items(), key=lambda e: -e[1])[:6]
+    )
 
 
 def print_comparison(engines: Sequence[Engine]) -> None:
     """Everyone, a column each; in brackets the part of Cantata's figure."""
     ours = engines[0].samples
     _say("")
-    rows = ((figure, *(_beside(figure, each.samples.get(figure), ours[figure]) for each in engines)) for figure in FIGURES)
+    rows = (
+        (figure, *(_beside(figure, each.samples.get(figure), ours[figure]) for each in engines)) for figure in FIGURES
+    )
     _table(("medians", *(each.name for each in engines)), rows)
     for each in engines:
         _say(f"\n{each.name}: {each.how}{f'; {each.missing}' if each.missing else ''}.")
-    _say(f"\n{ROUNDS} rounds, one engine at a time; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.")
+    _say(
+        f"\n{ROUNDS} rounds, one engine at a time; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end."
+    )
 
 
 def _beside(figure: str, samples: Sequence[float] | None, ours: Sequence[float]) -> str:
@@ -297,7 +348,12 @@ def _rate_row(rate: Rate) -> tuple[str, ...]:
     sides = (rate.ours_s, rate.bare_s, rate.celery_s)
     ours, *others = (rate.a_second(samples) if samples else None for samples in sides)
     assert ours is not None
-    return (rate.name, f"{ours:.0f}", *(f"{other:.0f}" if other else "" for other in others), *(_part(ours, other) for other in others))
+    return (
+        rate.name,
+        f"{ours:.0f}",
+        *(f"{other:.0f}" if other else "" for other in others),
+        *(_part(ours, other) for other in others),
+    )
 
 
 def _part(ours: float, other: float | None) -> str:
@@ -328,12 +384,19 @@ def _verdict(figure: Figure) -> tuple[str, ...]:
 
 def machine() -> dict[str, JsonValue]:
     """This machine, and how busy it is now."""
-    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform(), "load": list(os.getloadavg())}
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "load": list(os.getloadavg()),
+    }
 
 
 def write_json(file: str, measured: Mapping[str, JsonValue]) -> None:
     """All that was measured, and on which commit it ended: if that is not the one it began on, the figures are of no one tree."""
-    Path(file).write_text(json.dumps({**measured, "cantata_commit_at_end": _commit()}, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    Path(file).write_text(
+        json.dumps({**measured, "cantata_commit_at_end": _commit()}, indent=2, ensure_ascii=False) + "\n", "utf-8"
+    )
 
 
 def raw_shapes(results: Mapping[str, Mapping[str, Samples]]) -> dict[str, JsonValue]:
@@ -359,7 +422,9 @@ def _commit() -> str:
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}+" if changed else commit

@@ -45,7 +45,12 @@ class Peer:
 
 
 PEERS = (
-    Peer("LangGraph 1.2.22", "langgraph_peer", ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2"), "in process, SQLite"),
+    Peer(
+        "LangGraph 1.2.22",
+        "langgraph_peer",
+        ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2"),
+        "in process, SQLite",
+    ),
     Peer("DBOS 3.4.0", "dbos_peer", ("dbos==3.4.0",), "in process", "sql"),
     Peer(
         "Prefect 3.8.8",
@@ -99,7 +104,9 @@ def measure_peers(url: str, shapes: Sequence[str]) -> list[Told]:
     return [measure_peer(peer, shapes, url=url) for peer in PEERS]
 
 
-def measure_peer(peer: Peer, shapes: Sequence[str], *, url: str = "", environment: Mapping[str, str] | None = None) -> Told:
+def measure_peer(
+    peer: Peer, shapes: Sequence[str], *, url: str = "", environment: Mapping[str, str] | None = None
+) -> Told:
     """Measure a peer; one that cannot be installed or fails says why."""
     sys.stderr.write(f"{peer.name} …\n")
     try:
@@ -178,8 +185,16 @@ def _environment(peer: Peer) -> Path:
     if not stamp.exists():
         shutil.rmtree(folder, ignore_errors=True)
         uv = _uv()
-        install = [uv, "pip", "install", "--quiet", "--python", str(python)] if uv else [str(python), "-m", "pip", "install", "--quiet"]
-        _do([uv, "venv", "--quiet", "--python", sys.executable, str(folder)] if uv else [sys.executable, "-m", "venv", str(folder)])
+        install = (
+            [uv, "pip", "install", "--quiet", "--python", str(python)]
+            if uv
+            else [str(python), "-m", "pip", "install", "--quiet"]
+        )
+        _do(
+            [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
+            if uv
+            else [sys.executable, "-m", "venv", str(folder)]
+        )
         _do([*install, *peer.packages])
         if peer.npm:
             _do(["npm", "install", "--prefix", str(folder), "--no-save", "--silent", "--ignore-scripts", *peer.npm])
@@ -224,8 +239,14 @@ def _sql(home: Path, *, synced: bool) -> Iterator[tuple[str, str, list[int]]]:
         # stdout must be a file: the server inherits it, and a pipe would never end.
         started = ["pg_ctl", "-D", data, "-o", options, "-l", f"{folder}/log", "-w", "-t", f"{POSTGRES_S:.0f}", "start"]
         try:
-            subprocess.run(started, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, **as_user)  # type: ignore[call-overload]  # the user, if root
-            yield f"postgresql://bench@/bench_peer?host={folder}", "Postgres", [int(Path(data, "postmaster.pid").read_text().split()[0])]
+            subprocess.run(
+                started, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, **as_user
+            )  # type: ignore[call-overload]  # the user, if root
+            yield (
+                f"postgresql://bench@/bench_peer?host={folder}",
+                "Postgres",
+                [int(Path(data, "postmaster.pid").read_text().split()[0])],
+            )
         finally:
             with suppress(subprocess.SubprocessError):
                 _do(["pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], cwd=folder, **as_user)

@@ -116,7 +116,9 @@ def measure_scale(client: EmbeddedClient) -> Scale:
         redis.config_set("slowlog-log-slower-than", 100)
         redis.slowlog_reset()
         sweeps_ms = _sweeps_ms(client)
-        slowest_us = max((each["duration"] for each in redis.slowlog_get(128) if each["command"].startswith(b"EVAL")), default=0)
+        slowest_us = max(
+            (each["duration"] for each in redis.slowlog_get(128) if each["command"].startswith(b"EVAL")), default=0
+        )
         quiet.set()
         alone = _rest(redis, "while they are quiet")
         with _worker(redis, client.redis_url) as (start_s, start_calls):
@@ -132,15 +134,19 @@ def measure_scale(client: EmbeddedClient) -> Scale:
             active_ms = [_event_ms(client.ledger, followers, "parked-0") for _ in range(EVENTS)]
     calls = _more(another, alone)
     worker = Started(
-        start_s, {name: round((a_second - alone.calls.get(name, 0.0)) * start_s) for name, a_second in start_calls.items()}, calls,
+        start_s,
+        {name: round((a_second - alone.calls.get(name, 0.0)) * start_s) for name, a_second in start_calls.items()},
+        calls,
         sum(a_second * another.call_us[name] for name, a_second in calls.items()) / 1000,
-    )  # fmt: skip
+    )
     return Scale(rests, sweeps_ms, slowest_us / 1000, run_bytes, worker, idle_ms, active_ms)
 
 
 def _more(more: Rest, usual: Rest) -> dict[str, float]:
     """Return the calls a second that were added, except those of scripts of sweeps, of which there may be one more by chance."""
-    added = {name: a_second - usual.calls.get(name, 0.0) for name, a_second in more.calls.items() if name not in OF_SWEEPS}
+    added = {
+        name: a_second - usual.calls.get(name, 0.0) for name, a_second in more.calls.items() if name not in OF_SWEEPS
+    }
     return {name: a_second for name, a_second in added.items() if a_second > 0.04}
 
 
@@ -153,7 +159,9 @@ def _rest(redis: Redis, what: str, followers: int | None = None) -> Rest:
     took_s = time.monotonic() - since
     after = _stats(redis)
     calls = _a_second(before, after, took_s)
-    call_us = {name: (after[name][1] - before.get(name, (0, 0))[1]) / (a_second * took_s) for name, a_second in calls.items()}
+    call_us = {
+        name: (after[name][1] - before.get(name, (0, 0))[1]) / (a_second * took_s) for name, a_second in calls.items()
+    }
     percent, followers_percent = (_cpu_s(pid) - cpu) / took_s * 100, (_cpu_s(followers) - follow) / took_s * 100
     rest = Rest(what, percent, calls, call_us, followers_percent if followers else None)
     sys.stderr.write(f"{rest.what}: {rest.percent:.1f} % of a core, {sum(calls.values()):,.0f} calls/s\n")
@@ -162,10 +170,15 @@ def _rest(redis: Redis, what: str, followers: int | None = None) -> Rest:
 
 def _stats(redis: Redis) -> dict[str, tuple[int, int]]:
     """Return how often each command was called, and the µs it took; commands of scripts too."""
-    return {name.removeprefix("cmdstat_"): (each["calls"], each["usec"]) for name, each in redis.info("commandstats").items()}
+    return {
+        name.removeprefix("cmdstat_"): (each["calls"], each["usec"])
+        for name, each in redis.info("commandstats").items()
+    }
 
 
-def _a_second(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]], took_s: float) -> dict[str, float]:
+def _a_second(
+    before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]], took_s: float
+) -> dict[str, float]:
     """Return the calls a second by command."""
     return {name: more / took_s for name, (calls, _) in after.items() if (more := calls - before.get(name, (0, 0))[0])}
 
@@ -191,10 +204,17 @@ def _fleet(url: str) -> Iterator[threading.Event]:
     stopping, quiet, redis = threading.Event(), threading.Event(), connect(url)
     workers = [
         Worker(
-            name=name, queues=("fakes",), concurrency=2, pid=number, host=name.partition("@")[2], version="0.1.0", started_at=1.0,
+            name=name,
+            queues=("fakes",),
+            concurrency=2,
+            pid=number,
+            host=name.partition("@")[2],
+            version="0.1.0",
+            started_at=1.0,
             metrics_url="http://10.0.0.1:9100/metrics",
-        ) for number, name in enumerate(names)
-    ]  # fmt: skip
+        )
+        for number, name in enumerate(names)
+    ]
 
     def announce() -> None:
         part, is_later = 0, False
@@ -202,7 +222,9 @@ def _fleet(url: str) -> Iterator[threading.Event]:
             if quiet.is_set() and is_later:
                 continue
             parts, is_later = (
-                1 if quiet.is_set() else round(registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S) / PART_S),
+                1
+                if quiet.is_set()
+                else round(registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S) / PART_S),
                 quiet.is_set(),
             )
             registry.published_slots(redis)  # the number of workers, for the interval
@@ -211,7 +233,9 @@ def _fleet(url: str) -> Iterator[threading.Event]:
                 for worker in workers[part % parts :: parts]:
                     pipe.time()
                     pipe.hget("cantata:workers", worker.name)
-                    pipe.hset("cantata:workers", worker.name, worker.model_copy(update={"seen_at": seen_at}).model_dump_json())
+                    pipe.hset(
+                        "cantata:workers", worker.name, worker.model_copy(update={"seen_at": seen_at}).model_dump_json()
+                    )
                     pipe.get("cantata:capacity")
                 pipe.execute()
             part += 1
@@ -239,7 +263,10 @@ def _calling(url: str) -> Iterator[None]:
     def call(number: int, sort: int) -> float:
         name, redis = names[number // 3], connections[number // 3]
         if sort == 0:
-            registry.announce(redis, Worker(name=name, queues=("fakes",), concurrency=2, pid=1, host="h", version="0.1.0", started_at=1.0))
+            registry.announce(
+                redis,
+                Worker(name=name, queues=("fakes",), concurrency=2, pid=1, host="h", version="0.1.0", started_at=1.0),
+            )
             return registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S)
         if sort == 1:
             step_costs.share(redis, {})
@@ -279,14 +306,22 @@ def _park(ledger: Ledger) -> float:
     for start in range(0, PARKED, PARKED_AT_ONCE):
         for run_id in (f"parked-{number}" for number in range(start, start + PARKED_AT_ONCE)):
             (runs if start else ledger.runs).accept(  # the first ones bring the definitions to all shards
-                run_id, kind="chain", request=to_json(REQUEST), definitions=definitions, timeout_s=86_400, max_attempts=3, max_steps=1000
+                run_id,
+                kind="chain",
+                request=to_json(REQUEST),
+                definitions=definitions,
+                timeout_s=86_400,
+                max_attempts=3,
+                max_steps=1000,
             )
             calls["ledger/begin"].append((run_id, START, "bench~1", "60000"))
             begun = Begun(run_id, START, 1, "bench~1", Spec(kind="run.start"), None, 0, {}, "")
             steps.commit(begun, outcome, output="null", info={"ms": 3.1})
         for name in ("ledger/accept", "ledger/begin", "ledger/commit"):
             ledger.caller.call_runs(name, calls.pop(name, []))
-    assert str(redis.hget(f"{run_key(redis, run_id)}:state", "approve")).startswith("waiting_signal"), "the last one waits for a signal"
+    assert str(redis.hget(f"{run_key(redis, run_id)}:state", "approve")).startswith("waiting_signal"), (
+        "the last one waits for a signal"
+    )
     return (_used(redis) - before) / PARKED
 
 
@@ -339,7 +374,15 @@ def _worker(redis: Redis, url: str) -> Iterator[tuple[float, dict[str, float]]]:
 def _leased(url: str) -> Iterator[None]:
     """Let a step be under way: its lease is renewed each second, by a process that is connected."""
     ledger, stopping = Ledger(connect(url, owner="bench#1~ab")), threading.Event()
-    ledger.runs.accept("leased", kind="chain", request=to_json(REQUEST), definitions="{}", timeout_s=86_400, max_attempts=3, max_steps=9)
+    ledger.runs.accept(
+        "leased",
+        kind="chain",
+        request=to_json(REQUEST),
+        definitions="{}",
+        timeout_s=86_400,
+        max_attempts=3,
+        max_steps=9,
+    )
     begun = ledger.steps.begin("leased", START, "bench#1~ab")
     assert isinstance(begun, Begun)
 
@@ -361,7 +404,9 @@ def _leased(url: str) -> Iterator[None]:
 @contextmanager
 def _followers(url: str) -> Iterator[subprocess.Popen[str]]:
     """Follow parked runs in a process, which prints the name of a run and the time when an event of it came."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.bench.scale", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.scale", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     assert process.stdout.readline() == "following\n"
     try:

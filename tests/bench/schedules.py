@@ -68,6 +68,10 @@ def _lateness(client: EmbeddedClient) -> tuple[float, float]:
     for number in range(DUE):
         at = first + timedelta(seconds=SPREAD_S * number / DUE)
         client.schedules.create(f"due-{number}", {"at": at.isoformat(), "chain": REST["chain"]})
-    until(lambda: all(each.runs and each.runs[0].started_at for each in client.schedules.list()), "the runs", timeout_s=60.0)
+    until(
+        lambda: all(each.runs and each.runs[0].started_at for each in client.schedules.list()),
+        "the runs",
+        timeout_s=60.0,
+    )
     late = [(run.started_at or 0) - run.scheduled_at for each in client.schedules.list() for run in each.runs]
     return statistics.median(late), max(late)

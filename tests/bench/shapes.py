@@ -46,7 +46,11 @@ def shapes(*, quick: bool = False) -> list[Shape]:
 def long_shape(length: int) -> Shape:
     """Steps one after the other."""
     return Shape(
-        f"row of {length:,}", length, lambda tool: row(tool, length), lambda step: chain(*(step() for _ in range(length))), fans_out=False
+        f"row of {length:,}",
+        length,
+        lambda tool: row(tool, length),
+        lambda step: chain(*(step() for _ in range(length))),
+        fans_out=False,
     )
 
 
@@ -58,7 +62,9 @@ def wide_shape(width: int) -> Shape:
 
 def row(tool: str, length: int) -> list[Node]:
     """Steps one after the other."""
-    nodes: list[Node] = [{"node_id": f"s{i}", "kind": "tool", "name": tool, "next_node": f"s{i + 1}"} for i in range(length)]
+    nodes: list[Node] = [
+        {"node_id": f"s{i}", "kind": "tool", "name": tool, "next_node": f"s{i + 1}"} for i in range(length)
+    ]
     del nodes[-1]["next_node"]
     return nodes
 

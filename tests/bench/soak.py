@@ -46,7 +46,9 @@ def measure_soak(client: EmbeddedClient, runs: int) -> list[Size]:
         for run in under_way:
             run.wait(PATIENCE_S)
         sizes.append(_size(client, runs * (number + 1) // SAMPLES))
-        sys.stderr.write(f"{sizes[-1].runs} runs: {', '.join(f'{n} {b / 1e6:.2f} MB' for n, b in sizes[-1].bytes.items())}\n")
+        sys.stderr.write(
+            f"{sizes[-1].runs} runs: {', '.join(f'{n} {b / 1e6:.2f} MB' for n, b in sizes[-1].bytes.items())}\n"
+        )
     return sizes
 
 
@@ -64,7 +66,10 @@ def _size(client: EmbeddedClient, runs: int) -> Size:
     sizes = {name: _resident(pid) for name, pid in _workers(client)}
     memory = client.redis.info("memory")
     buffers = int(memory["mem_clients_normal"])
-    sizes |= {"redis": int(memory["used_memory"]), "redis, without its clients' buffers": int(memory["used_memory"]) - buffers}
+    sizes |= {
+        "redis": int(memory["used_memory"]),
+        "redis, without its clients' buffers": int(memory["used_memory"]) - buffers,
+    }
     return Size(runs, sizes, left)
 
 
@@ -77,7 +82,9 @@ def _workers(client: EmbeddedClient) -> Iterator[tuple[str, int]]:
     for process in client.stack.processes():
         if process.queues:
             yield process.name, process.pid
-            for number, child in enumerate(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split(), 1):
+            for number, child in enumerate(
+                Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split(), 1
+            ):
                 yield f"{process.name}/{number}", int(child)
 
 

@@ -136,11 +136,21 @@ def _definitions() -> Definitions:
         agents=agents,
         sessions=SessionSettings(max_entries=SAID),  # so that a long one stays as long as it is
         teams={
-            "rules": Team(mode="router", agents=NAMES, rules=[TeamRule(match="^never$", agent="two"), TeamRule(match="", agent="one")]),
-            "router": Team(mode="router", agents=NAMES, router=Router(models=[MODEL], decision_prompt_template=f"{ROUTES}{{user_input}}")),
+            "rules": Team(
+                mode="router",
+                agents=NAMES,
+                rules=[TeamRule(match="^never$", agent="two"), TeamRule(match="", agent="one")],
+            ),
+            "router": Team(
+                mode="router",
+                agents=NAMES,
+                router=Router(models=[MODEL], decision_prompt_template=f"{ROUTES}{{user_input}}"),
+            ),
             "round": Team(mode="round_robin", agents=NAMES),
             "row": Team(mode="pipeline", agents=NAMES),
-            "all": Team(mode="broadcast", agents=NAMES, synthesizer=Synthesizer(model=MODEL, prompt="Merge: {agent_responses}")),
+            "all": Team(
+                mode="broadcast", agents=NAMES, synthesizer=Synthesizer(model=MODEL, prompt="Merge: {agent_responses}")
+            ),
         },
     )
 
@@ -157,7 +167,9 @@ def _rate(client: Client, bare: Bare, app: Any, mode: Mode, sizes: Sizes) -> Rat
             rate.ours_s.append(ours)
             rate.bare_s.append(alone)
             rate.celery_s += [] if celery is None else [celery]
-    sys.stderr.write(f"{mode.name}: {rate.a_second(rate.ours_s):.0f} turns/s, LiteLLM alone {rate.a_second(rate.bare_s):.0f}\n")
+    sys.stderr.write(
+        f"{mode.name}: {rate.a_second(rate.ours_s):.0f} turns/s, LiteLLM alone {rate.a_second(rate.bare_s):.0f}\n"
+    )
     return rate
 
 
@@ -170,7 +182,9 @@ def _celery_s(app: Any, mode: Mode, at_once: int) -> float:
     steps = [ask.si("hello") if width == 1 else group(ask.si("hello") for _ in range(width)) for width in mode.calls]
     since = time.perf_counter()
     for result in [chain(*steps).apply_async() for _ in range(at_once)]:
-        while not result.ready():  # `get` waits for ever where it missed the notice, which it did once in some hundred chains
+        while (
+            not result.ready()
+        ):  # `get` waits for ever where it missed the notice, which it did once in some hundred chains
             time.sleep(LOOK_S)
     return time.perf_counter() - since
 
@@ -182,18 +196,40 @@ def _latencies(client: Client, bare: Bare, sizes: Sizes) -> list[Latency]:
     one = "turns", "1 1"
     return [
         _latency("an agent", sizes, lambda _: client.submit_turn("hello", agent="one"), bare, *one),
-        _latency("an agent, streamed", sizes, lambda _: client.submit_turn("hello", agent="streaming"), bare, "turns", "1 1 stream"),
-        _latency("a router by a model", sizes, lambda _: client.submit_turn("hello", team="router"), bare, "turns", "1 1,1"),
-        _latency("an agent in a new session", sizes, lambda n: client.submit_turn("hello", agent="one", session=f"new {n}"), bare, *one),
         _latency(
-            f"an agent in a session of {SAID} entries that it is not shown", sizes,
-            lambda _: client.submit_turn("hello", agent="deaf", session="long"), bare, *one,
+            "an agent, streamed",
+            sizes,
+            lambda _: client.submit_turn("hello", agent="streaming"),
+            bare,
+            "turns",
+            "1 1 stream",
         ),
         _latency(
-            f"an agent in a session of {SAID} entries that it is shown", sizes,
-            lambda _: client.submit_turn("hello", agent="one", session="long"), bare, "told", str(SAID),
+            "a router by a model", sizes, lambda _: client.submit_turn("hello", team="router"), bare, "turns", "1 1,1"
         ),
-    ]  # fmt: skip
+        _latency(
+            "an agent in a new session",
+            sizes,
+            lambda n: client.submit_turn("hello", agent="one", session=f"new {n}"),
+            bare,
+            *one,
+        ),
+        _latency(
+            f"an agent in a session of {SAID} entries that it is not shown",
+            sizes,
+            lambda _: client.submit_turn("hello", agent="deaf", session="long"),
+            bare,
+            *one,
+        ),
+        _latency(
+            f"an agent in a session of {SAID} entries that it is shown",
+            sizes,
+            lambda _: client.submit_turn("hello", agent="one", session="long"),
+            bare,
+            "told",
+            str(SAID),
+        ),
+    ]
 
 
 def _latency(name: str, sizes: Sizes, submit: Callable[[int], TurnRun], bare: Bare, what: str, text: str) -> Latency:
@@ -216,12 +252,19 @@ def _kept(client: EmbeddedClient, sizes: Sizes) -> Kept:
         run.wait(PATIENCE_S)
     took = time.perf_counter() - since
     bytes_of_histories, entries = _histories(client.redis)
-    listed = sum(int(client.redis.memory_usage(key, samples=0) or 0) for key in client.redis.scan_iter("cantata:*:sessions", count=10_000))
+    listed = sum(
+        int(client.redis.memory_usage(key, samples=0) or 0)
+        for key in client.redis.scan_iter("cantata:*:sessions", count=10_000)
+    )
     turns = sizes.sessions * SESSION_TURNS
     return Kept(
-        sizes.sessions, turns, turns / took, bytes_of_histories / entries,
-        bytes_of_histories / sizes.sessions + listed / len(client.sessions.list(sys.maxsize)), kept_bytes(client.redis, run.run_id),
-    )  # fmt: skip
+        sizes.sessions,
+        turns,
+        turns / took,
+        bytes_of_histories / entries,
+        bytes_of_histories / sizes.sessions + listed / len(client.sessions.list(sys.maxsize)),
+        kept_bytes(client.redis, run.run_id),
+    )
 
 
 def _histories(redis: Redis) -> tuple[int, int]:

@@ -60,7 +60,11 @@ class Walk:
     def note(self, frame: FrameType, event: str, _: object) -> None:
         """Count a call, if it is one of ours."""
         file = frame.f_code.co_filename
-        if event != "call" or not file.startswith(PACKAGES) or (file.startswith(MODEL_SERVER) and not file.endswith("inline.py")):
+        if (
+            event != "call"
+            or not file.startswith(PACKAGES)
+            or (file.startswith(MODEL_SERVER) and not file.endswith("inline.py"))
+        ):
             return
         self.files.add(file)
         self.functions.add((file, frame.f_code.co_qualname))

@@ -200,7 +200,10 @@ def _group(client: Client) -> Flow:
     members = [f"m{number}" for number in range(MEMBERS)]
     told = f"Sum up {{input}}: {' '.join(f'{{{name}}}' for name in members)}"
     builder, made = ChainBuilder(MODEL), plan.BuilderPlan(base=read_base(MODEL, "{instruction}", "normal", 60.0))
-    for name, text, mode, needs in (*((name, "Look at {input}", "parallel", []) for name in members), ("all", told, "serial", members)):
+    for name, text, mode, needs in (
+        *((name, "Look at {input}", "parallel", []) for name in members),
+        ("all", told, "serial", members),
+    ):
         builder.create_chain(name, [text], mode, dependencies=needs)  # type: ignore[arg-type]  # the words of its modes
         made = plan.create(made, name, read_parts([text], "normal"), mode=mode, group="default", dependencies=needs)  # type: ignore[arg-type]
     request = run_request.request_of(made, [*members, "all"], TEXT, {}, timeout_s=None)
@@ -220,7 +223,9 @@ def _rate(flow: Flow, bare: Bare, sizes: Sizes) -> Rate:
         if number:
             rate.ours_s.append(ours)
             rate.bare_s.append(alone)
-    sys.stderr.write(f"{flow.name}: {rate.a_second(rate.ours_s):.0f} turns/s, LiteLLM alone {rate.a_second(rate.bare_s):.0f}\n")
+    sys.stderr.write(
+        f"{flow.name}: {rate.a_second(rate.ours_s):.0f} turns/s, LiteLLM alone {rate.a_second(rate.bare_s):.0f}\n"
+    )
     return rate
 
 

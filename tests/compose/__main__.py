@@ -50,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="cantata-compose-") as folder:
         overrides = [path.absolute() for path in options.override]
         first: dict[str, Part] = {} if options.image else {"build": build}
-        for files, parts in ((DEVELOPMENT, {**first, "dev up": up, **DEVELOPMENT_PARTS}), (PRODUCTION, {"up": up, **PARTS})):
+        for files, parts in (
+            (DEVELOPMENT, {**first, "dev up": up, **DEVELOPMENT_PARTS}),
+            (PRODUCTION, {"up": up, **PARTS}),
+        ):
             project = Project(Path(folder), image=options.image or IMAGE, files=files, overrides=overrides)
             try:
                 if not _passes(project, parts):

@@ -33,13 +33,19 @@ def missing() -> str | None:
         return "docker-compose is not in .venv"
     asked = subprocess.run(["docker", "version"], capture_output=True, text=True, timeout=60, check=False)
     said = asked.stderr.strip().splitlines()
-    return None if asked.returncode == 0 else f"no container engine answers ({said[-1] if said else 'docker version failed'})"
+    return (
+        None
+        if asked.returncode == 0
+        else f"no container engine answers ({said[-1] if said else 'docker version failed'})"
+    )
 
 
 class Project:
     """Our services, on free ports: those of production with secrets made up for this test, those of development without."""
 
-    def __init__(self, folder: Path, *, image: str, files: Sequence[Path] = PRODUCTION, overrides: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, image: str, files: Sequence[Path] = PRODUCTION, overrides: Sequence[Path] = ()
+    ) -> None:
         self.image = image
         self._files = files
         self.token, self.login = secrets.token_hex(16), ("operator", secrets.token_hex(8))
@@ -48,8 +54,20 @@ class Project:
         self._env_file.touch(0o600)
         self._env_file.write_text("".join(f"{name}='{value}'\n" for name, value in self._variables().items()))
         files = [*files, Path(__file__).with_name("docker-compose.yml"), *overrides]
-        self._command = [str(COMPOSE), "--ansi", "never", "--progress", "quiet", "--project-name", f"cantata-test-{os.getpid()}"]
-        self._command += ["--env-file", str(self._env_file), *(word for file in files for word in ("--file", str(file)))]
+        self._command = [
+            str(COMPOSE),
+            "--ansi",
+            "never",
+            "--progress",
+            "quiet",
+            "--project-name",
+            f"cantata-test-{os.getpid()}",
+        ]
+        self._command += [
+            "--env-file",
+            str(self._env_file),
+            *(word for file in files for word in ("--file", str(file))),
+        ]
 
     def _variables(self) -> Mapping[str, str]:
         here = Path(__file__).parent
@@ -111,7 +129,9 @@ def _run(command: Sequence[str], limit_s: float) -> str:
     # Variables win over the file of variables, so those of whoever runs this are left out.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     try:
-        ran = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+        ran = subprocess.run(
+            command, cwd=TOP, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"{command[-1]!r} took longer than {limit_s:.0f} s: {error.cmd}") from error
     if ran.returncode:

@@ -40,7 +40,10 @@ def ask(project: Project, path: str, body: Mapping[str, object]) -> Json:
 
 def napping(seconds: float) -> Json:
     """A chain of one step that takes a while."""
-    return {"entry_node": "nap", "nodes": [{"node_id": "nap", "kind": "tool", "name": "nap", "input": {"seconds": seconds}}]}
+    return {
+        "entry_node": "nap",
+        "nodes": [{"node_id": "nap", "kind": "tool", "name": "nap", "input": {"seconds": seconds}}],
+    }
 
 
 def begin_nap(project: Project, seconds: float) -> tuple[str, str]:
@@ -109,7 +112,10 @@ def doors(project: Project) -> str:
         assert bool(published) == (service_of(container) in ("gateway", "flower")), container["Name"]
         assert all(each["HostIp"] == "127.0.0.1" for ports in published for each in ports), published
     told = project.inside(
-        "gateway", "python", "-c", "from urllib.request import urlopen; print(urlopen('http://tools:9464/metrics').read())"
+        "gateway",
+        "python",
+        "-c",
+        "from urllib.request import urlopen; print(urlopen('http://tools:9464/metrics').read())",
     )
     assert "cantata_" in told, told
     return f"{', '.join(seen)} with a token or password, 401 without; metrics of workers inside only"
@@ -130,7 +136,10 @@ def kill(project: Project) -> str:
     ended = result(project, run_id)
     assert ended["outputs"]["nap"] != victim, ended
     lost_s = time.monotonic() - killed_at - NAP_S
-    until(lambda: sum(name.startswith("tools@") for name in workers(project)) == 3, "the killed worker is no longer counted")
+    until(
+        lambda: sum(name.startswith("tools@") for name in workers(project)) == 3,
+        "the killed worker is no longer counted",
+    )
     return f"{victim} was killed, {ended['outputs']['nap']} did the step; {lost_s:.1f} s were lost"
 
 
@@ -148,7 +157,9 @@ def stop(project: Project) -> str:
     started_at = time.monotonic()
     project.compose("stop")
     took_s = time.monotonic() - started_at
-    statuses = {name: status for name, status in ended(project).items() if name not in before and "-models-" not in name}
+    statuses = {
+        name: status for name, status in ended(project).items() if name not in before and "-models-" not in name
+    }
     assert statuses, "nothing was running"
     assert set(statuses.values()) == {0}, statuses
     project.compose("up", "--detach", "--no-build", "--wait", "redis", "gateway", limit_s=300)

@@ -50,14 +50,18 @@ Part = Callable[[Path, int, float], Result]
 """(an empty folder, seed, seconds) → what came of it."""
 
 
-def strike_points(folder: Path, seed: int, seconds: float, *, shapes: Collection[str] = (), once: bool = False) -> Result:
+def strike_points(
+    folder: Path, seed: int, seconds: float, *, shapes: Collection[str] = (), once: bool = False
+) -> Result:
     """Each fault at each point in each shape, or in some, as far as the time goes; or each once, however long that takes."""
     cases = points.every_case(random.Random(seed), shapes)
     if once:
         seconds, cases = inf, takewhile(lambda case: case.times == 1, cases)
     with stage(folder, drain_s=0.5, armed=True) as world:
         report = points.strike(world, cases, time.monotonic() + seconds, print)
-    missed = "".join(f"\n    {label} is not reached in {', '.join(shapes)}" for label, shapes in report.missed_by_label())
+    missed = "".join(
+        f"\n    {label} is not reached in {', '.join(shapes)}" for label, shapes in report.missed_by_label()
+    )
     return Result(f"{report.cases} cases{missed}", report.violations)
 
 
@@ -84,7 +88,8 @@ def wreak_chaos(folder: Path, seed: int, seconds: float) -> Result:
         more, violations = chaos.wreak(own, seed + number, ROUND_S)
         if violations:
             return Result(
-                f"round of seed {seed + number}; replay: ./run faults --only chaos --seed {seed + number} --minutes 0.5", violations
+                f"round of seed {seed + number}; replay: ./run faults --only chaos --seed {seed + number} --minutes 0.5",
+                violations,
             )
         shutil.rmtree(own)
         runs, number = runs + more, number + 1
@@ -119,7 +124,9 @@ def roll_out(folder: Path, seed: int, seconds: float) -> Result:
         f"the slowest worker ended {report.slowest_end_s:.1f} s after SIGTERM; "
         f"{spoilt.deploys} bad releases, {spoilt.runs} runs, of which {spoilt.refused} waited with a refused step"
     )
-    return Result(summary, [*(each for change in changes for each in change.violations), *report.violations, *spoilt.violations])
+    return Result(
+        summary, [*(each for change in changes for each in change.violations), *report.violations, *spoilt.violations]
+    )
 
 
 def spread_poison(folder: Path, seed: int, seconds: float) -> Result:
@@ -168,12 +175,20 @@ FUZZ_MINUTES = 40.0
 def main() -> int:
     """Do the parts; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="./run faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, help=f"of all parts together; {MINUTES:g}, with --fuzz {FUZZ_MINUTES:g}")
-    parser.add_argument("--fuzz", action="store_true", help="feed it what nobody should send, in place of the other parts")
+    parser.add_argument(
+        "--minutes", type=float, help=f"of all parts together; {MINUTES:g}, with --fuzz {FUZZ_MINUTES:g}"
+    )
+    parser.add_argument(
+        "--fuzz", action="store_true", help="feed it what nobody should send, in place of the other parts"
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--only", choices=[*PARTS, *FUZZ])
-    parser.add_argument("--shape", choices=SHAPES, action="append", default=[], help="of the points; may be told more than once")
-    parser.add_argument("--every-case", action="store_true", help="of the points: each once, however long that takes (an hour or so)")
+    parser.add_argument(
+        "--shape", choices=SHAPES, action="append", default=[], help="of the points; may be told more than once"
+    )
+    parser.add_argument(
+        "--every-case", action="store_true", help="of the points: each once, however long that takes (an hour or so)"
+    )
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"seed {options.seed}")
@@ -182,7 +197,9 @@ def main() -> int:
     with ExitStack() as opened:
         warm.serve(opened.callback)
         warm.use()
-        failed = [name for name, part in chosen.items() if options.only in (None, name) and not _do(name, part, options)]
+        failed = [
+            name for name, part in chosen.items() if options.only in (None, name) and not _do(name, part, options)
+        ]
     if failed:
         print(f"violations in {', '.join(failed)}; seed {options.seed}")
     return 1 if failed else 0
@@ -199,11 +216,18 @@ def _do(name: str, named: tuple[Part, float], options: argparse.Namespace) -> bo
         result = part(folder, options.seed, options.minutes * 60 * (1.0 if options.only else share))
     except TimeoutError as error:
         result = Result("it could not go on", [Violation("", "", "a fleet that comes back", str(error))])
-    print(f"{name:9} {time.monotonic() - since:5.0f} s  {len(result.violations)} violations  {result.summary}", flush=True)
+    print(
+        f"{name:9} {time.monotonic() - since:5.0f} s  {len(result.violations)} violations  {result.summary}", flush=True
+    )
     if not result.violations:
         shutil.rmtree(folder)
         return True
-    print(*(f"    {violation}" for violation in result.violations), f"    journal and logs: {folder}", sep="\n", flush=True)
+    print(
+        *(f"    {violation}" for violation in result.violations),
+        f"    journal and logs: {folder}",
+        sep="\n",
+        flush=True,
+    )
     return False
 
 

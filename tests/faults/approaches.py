@@ -45,7 +45,12 @@ def past_a_kill(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run,
 def past_a_stop(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
     """Tell the worker of the step that lingers to stop, so that it hands the step back."""
     return _submit(
-        stage, shape, tag, strike, linger_s=4.0, meanwhile=lambda run: os.kill(stage.worker_of(_busy(stage.together(run))), signal.SIGTERM)
+        stage,
+        shape,
+        tag,
+        strike,
+        linger_s=4.0,
+        meanwhile=lambda run: os.kill(stage.worker_of(_busy(stage.together(run))), signal.SIGTERM),
     )
 
 
@@ -78,14 +83,20 @@ def posting(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, boo
     _arm(stage, strike)
     run = stage.submit(shape, tag)
     was_reached = _await_strike(stage, run, strike, after_s=PATIENCE_S)
-    until(lambda: run.run_id in {each.content["data"]["run_id"] for each in stage.hook.messages}, f"the message of {run}", PATIENCE_S)
+    until(
+        lambda: run.run_id in {each.content["data"]["run_id"] for each in stage.hook.messages},
+        f"the message of {run}",
+        PATIENCE_S,
+    )
     return run, was_reached
 
 
 def elsewhere(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
     """Submit from a process that is struck; then ask for the same run again, as its user would."""
     words = [stage.client.redis_url, shape.name, tag, str(stage.journal.path)]
-    struck = subprocess.Popen([sys.executable, "-m", "tests.faults.submitter", *words], env={**os.environ, VARIABLE: strike})
+    struck = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.submitter", *words], env={**os.environ, VARIABLE: strike}
+    )
     stage.clients.append(struck)
     until(lambda: struck.poll() is not None or is_frozen(struck.pid), "the strike", PATIENCE_S)
     ended = {"kill": -signal.SIGKILL, "freeze": None, "drop": 0}[strike.rpartition(":")[2]]
@@ -95,7 +106,12 @@ def elsewhere(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, b
 
 
 def _submit(
-    stage: Stage, shape: Shape, tag: str, strike: str, meanwhile: Callable[[Run], None] | None = None, linger_s: float = LINGER_S
+    stage: Stage,
+    shape: Shape,
+    tag: str,
+    strike: str,
+    meanwhile: Callable[[Run], None] | None = None,
+    linger_s: float = LINGER_S,
 ) -> tuple[Run, bool]:
     _arm(stage, strike)
     run = stage.submit(shape, tag, linger_s=linger_s if meanwhile else 0.0)

@@ -78,16 +78,37 @@ class Batch(Shape):
 def _prompt_chain(_: Path) -> Definitions:
     """What a PromptChain of a text and a function is compiled to."""
     return Definitions(
-        agents={"pat": Agent(models=[MODEL], retries=10, instructions=["pat <{input}>", FunctionStep(function="fault_tools:shout")])}
+        agents={
+            "pat": Agent(
+                models=[MODEL], retries=10, instructions=["pat <{input}>", FunctionStep(function="fault_tools:shout")]
+            )
+        }
     )
 
 
-NAMES = ("row", "map", "retry", "code", "mixed", "agent", "router", "broadcast", "session", "workflow", "conductor", "group", "scheduled")
+NAMES = (
+    "row",
+    "map",
+    "retry",
+    "code",
+    "mixed",
+    "agent",
+    "router",
+    "broadcast",
+    "session",
+    "workflow",
+    "conductor",
+    "group",
+    "scheduled",
+)
 KINDS: Mapping[str, Shape] = {
     **{name: SHAPES[name] for name in NAMES},
     "batch": Batch("batch", answers=SHAPES["agent"].answers),
     "promptchain": Shape(
-        "promptchain", agent="pat", brings=_prompt_chain, answers=lambda texts: [f"echo: pat <{text}>".upper() for text in texts]
+        "promptchain",
+        agent="pat",
+        brings=_prompt_chain,
+        answers=lambda texts: [f"echo: pat <{text}>".upper() for text in texts],
     ),
 }
 """Runs of every sort that imports code, and of the sorts beside them."""
@@ -116,7 +137,9 @@ class Fault:
 FAULTS: Mapping[str, Fault] = {
     "bad module": Fault(spoil=lambda text: f"{text}\ndef (:\n"),
     "missing attribute": Fault(spoil=lambda _: ""),
-    "missing package": Fault(spoil=lambda text: text.replace("import annotations\n", f"import annotations\n\nimport {PACKAGE}\n", 1)),
+    "missing package": Fault(
+        spoil=lambda text: text.replace("import annotations\n", f"import annotations\n\nimport {PACKAGE}\n", 1)
+    ),
     "module that exits": Fault(spoil=lambda text: f"{text}\nraise SystemExit('not here')\n"),
     "broken configuration": Fault(config="version: 1\ntools: [\n"),
     "wrong password": Fault(wrong_password=True),
@@ -129,7 +152,10 @@ class Release:
     def __init__(self, folder: Path, fault: Fault | None = None) -> None:
         self.folder, self.fault = folder, fault
         formats.write_desk(folder / "whole")
-        texts = {name: (HERE / name if (HERE / name).is_file() else folder / "whole" / formats.DESK / name).read_text() for name in CODE}
+        texts = {
+            name: (HERE / name if (HERE / name).is_file() else folder / "whole" / formats.DESK / name).read_text()
+            for name in CODE
+        }
         told = definitions().model_dump(mode="json", exclude_defaults=True, by_alias=True, exclude={"folder"})
         self._whole = {**texts, CONFIG: yaml.safe_dump(told)}
         self.repair()
@@ -198,7 +224,9 @@ class Fleet:
         }
         command = [sys.executable, "-P", "-m", "cantata_workers", queue, "--name", name, "--concurrency", "4"]
         with (self._world.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, env=environment, cwd=release.folder, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, env=environment, cwd=release.folder, stdout=log, stderr=log, start_new_session=True
+            )
         self.workers[place] = Worker(name, process, release, heartbeat)
         return self.workers[place]
 
@@ -255,7 +283,13 @@ def roll_out(folder: Path, seed: int, seconds: float) -> Report:
         good = Release(folder / "release-0")
         fleet.start("coordinator", 1, good)
         fleet.wait_started([fleet.start(sort, number, good) for sort in SORTS for number in (1, 2)])
-        load = Load(world, seed, lambda chance: (client, chance.choice([*KINDS.values()])), at_once=AT_ONCE, lingers_s=(0.0, 0.3, 1.5))
+        load = Load(
+            world,
+            seed,
+            lambda chance: (client, chance.choice([*KINDS.values()])),
+            at_once=AT_ONCE,
+            lingers_s=(0.0, 0.3, 1.5),
+        )
         load.start()
         give_up = time.monotonic() + seconds
         try:
@@ -264,7 +298,9 @@ def roll_out(folder: Path, seed: int, seconds: float) -> Report:
                     break
                 report.deploys += 1
                 try:
-                    report.violations += _deploy(fleet, load, name, folder / f"release-{report.deploys}", chance, report)
+                    report.violations += _deploy(
+                        fleet, load, name, folder / f"release-{report.deploys}", chance, report
+                    )
                 except TimeoutError as error:
                     report.violations.append(Violation("", "", f"no harm by a release with a {name}", str(error)))
                     break
@@ -276,7 +312,9 @@ def roll_out(folder: Path, seed: int, seconds: float) -> Report:
     return report
 
 
-def _deploy(fleet: Fleet, load: Load, name: str, folder: Path, chance: random.Random, report: Report) -> Iterator[Violation]:
+def _deploy(
+    fleet: Fleet, load: Load, name: str, folder: Path, chance: random.Random, report: Report
+) -> Iterator[Violation]:
     fault = FAULTS[name]
     bad = Release(folder, fault)
     one = [fleet.start(sort, 1, bad) for sort in SORTS]
@@ -289,7 +327,11 @@ def _deploy(fleet: Fleet, load: Load, name: str, folder: Path, chance: random.Ra
     if fault.stops_code:
         report.refused += until(lambda: _refused(load), f"a refused step where all workers have a {name}", PATIENCE_S)
     _repair(fleet, bad, name, chance)
-    until(lambda: all(worker.is_ready for worker in fleet.workers.values()), f"workers that are ready after a {name} was repaired", READY_S)
+    until(
+        lambda: all(worker.is_ready for worker in fleet.workers.values()),
+        f"workers that are ready after a {name} was repaired",
+        READY_S,
+    )
     _wait_progress(load, f"runs that finish after a {name} was repaired")
 
 

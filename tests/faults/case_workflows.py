@@ -45,7 +45,11 @@ async def asks(wf: Workflow, journal: str, linger_s: float) -> Any:
 @workflow
 async def held(wf: Workflow, journal: str, mark: str, file: str) -> list[Any]:
     """Stand still, once a first command is over, until a file exists; the code asks for the same in each replay."""
-    commands = [wf.tool("work", journal=journal), wf.tool("work", journal=journal, value=10, seconds=1.0), wf.wait("go")]
+    commands = [
+        wf.tool("work", journal=journal),
+        wf.tool("work", journal=journal, value=10, seconds=1.0),
+        wf.wait("go"),
+    ]
     found = [await commands[0]]
     _hold(mark, file)
     for each in asyncio.as_completed(commands[1:]):

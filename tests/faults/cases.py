@@ -29,7 +29,13 @@ LINGER_S = 0.5
 NAMES = ("steps", "asks", "held", "wavers", "spins", "many", "fails", "tidies")
 NON_DETERMINISTIC = ("clock", "chance", "uuid", "another command", "one more", "one less")
 SPINS = ("blocks", "yields", "catches")
-EXCEPTIONS = {"two": "one and two", "unspeakable": "no text", "unpicklable": "UnpicklableError", "local": "LocalError", "group": ""}
+EXCEPTIONS = {
+    "two": "one and two",
+    "unspeakable": "no text",
+    "unpicklable": "UnpicklableError",
+    "local": "LocalError",
+    "group": "",
+}
 """What is told of each; of a group the workflow tells the first."""
 
 NamedCase = Callable[[Stage], Iterator[Violation]]
@@ -70,7 +76,9 @@ def signal_comes_after_the_wait(stage: Stage) -> Iterator[Violation]:
     run = _begin(stage, "asks", "right", linger_s=LINGER_S)
     step = _waiting(run)
     run.signal("go", "right")
-    yield from _expect(run, "a late signal over, and one kept", [run.signal(step, "late"), run.signal("go", "late")], ["over", "kept"])
+    yield from _expect(
+        run, "a late signal over, and one kept", [run.signal(step, "late"), run.signal("go", "late")], ["over", "kept"]
+    )
     yield from _checked(stage, run)
     yield from _expect(run, "a signal to a run that is over", run.signal("go", "late"), "closed")
 
@@ -82,7 +90,11 @@ def commands_end_during_an_advance(stage: Stage) -> Iterator[Violation]:
     mark, file = folder / "mark", folder / "file"
     run = _begin(stage, "held", [1, 11, "went"], mark=str(mark), file=str(file))
     until(mark.exists, "the advance that is held", PATIENCE_S)
-    until(lambda: [*_states(run, advances=False).values()].count("done") == 2, "the second tool, which is over first", PATIENCE_S)
+    until(
+        lambda: [*_states(run, advances=False).values()].count("done") == 2,
+        "the second tool, which is over first",
+        PATIENCE_S,
+    )
     run.signal("go", "went")
     until(lambda: set(_states(run, advances=False).values()) == {"done"}, "the commands", PATIENCE_S)
     advances = list(_states(run, advances=True).values())
@@ -112,7 +124,9 @@ def code_awaits_nothing(stage: Stage) -> Iterator[Violation]:
     runs = {kind: _client(stage).submit_workflow("spins", {"kind": kind}) for kind in SPINS}
     for kind, run in runs.items():
         found = _fault(run, PATIENCE_S)
-        yield from _expect(run, f"the time of code that {kind} over", "of processor time without an await" in found, True, found)
+        yield from _expect(
+            run, f"the time of code that {kind} over", "of processor time without an await" in found, True, found
+        )
     yield from _checked(stage, _begin(stage, "steps", 4, rounds=1))
 
 
@@ -128,12 +142,18 @@ def workflow_has_many_commands(stage: Stage) -> Iterator[Violation]:
 def exceptions_of_all_classes(stage: Stage) -> Iterator[Violation]:
     """Those that cannot be pickled or printed reach the code as texts, or end the run with one."""
     for kind, text in EXCEPTIONS.items():
-        step, code = (_client(stage).submit_workflow("fails", {"kind": kind, "where": where}) for where in ("step", "code"))
+        step, code = (
+            _client(stage).submit_workflow("fails", {"kind": kind, "where": where}) for where in ("step", "code")
+        )
         found = str(step.result(PATIENCE_S).final_output)
-        yield from _expect(step, f"a step's failure ({kind}) caught", found.startswith("caught ") and text in found, True, found)
+        yield from _expect(
+            step, f"a step's failure ({kind}) caught", found.startswith("caught ") and text in found, True, found
+        )
         found = _fault(code, PATIENCE_S)
         is_placed = "(at case_workflows.py:" in found or kind == "unspeakable"
-        yield from _expect(code, f"a failure ({kind}) of the code told with its line", text in found and is_placed, True, found)
+        yield from _expect(
+            code, f"a failure ({kind}) of the code told with its line", text in found and is_placed, True, found
+        )
 
 
 def worker_dies_while_it_is_cancelling(stage: Stage) -> Iterator[Violation]:
@@ -143,14 +163,20 @@ def worker_dies_while_it_is_cancelling(stage: Stage) -> Iterator[Violation]:
     _waiting(run)
     yield from _expect(run, "a run that cleans up", run.cancel(), "cancelling")
     until(file.exists, "the step that cleans up", PATIENCE_S)
-    owner = until(lambda: [step.owner for step in run.record().steps.values() if step.state == "running"], "its worker", PATIENCE_S)
+    owner = until(
+        lambda: [step.owner for step in run.record().steps.values() if step.state == "running"],
+        "its worker",
+        PATIENCE_S,
+    )
     killed = stage.worker_of(pid_of(owner[0]))
     for each in family(killed):
         stage.journal.write("killed", pid=each)
     os.kill(killed, signal.SIGKILL)
     yield from _expect(run, "a run whose worker was killed", run.wait(PATIENCE_S).status, "cancelled")
     yield from _expect(run, "lost steps", any(event.type == "lost" for event in run.log()), True)
-    yield from _expect(run, "what was cleaned up", list(dict.fromkeys(file.read_text().splitlines())), ["begun", "clean", "up"])
+    yield from _expect(
+        run, "what was cleaned up", list(dict.fromkeys(file.read_text().splitlines())), ["begun", "clean", "up"]
+    )
 
 
 CASES: Mapping[str, NamedCase] = {
@@ -183,7 +209,10 @@ def do(stage: Stage, name: str) -> list[Violation]:
 
 def _client(stage: Stage) -> Client:
     """A client whose configuration has the workflows of the cases."""
-    own = {name: PythonWorkflow(function=f"case_workflows:{name}", cancel_grace_s=None if name == "tidies" else 0) for name in NAMES}
+    own = {
+        name: PythonWorkflow(function=f"case_workflows:{name}", cancel_grace_s=None if name == "tidies" else 0)
+        for name in NAMES
+    }
     return stage.client.with_definitions(definitions().model_copy(update={"workflows": own}))
 
 
@@ -207,13 +236,19 @@ def _expect(run: ChainRun, what: str, found: object, expected: object, more: str
 
 def _waiting(run: ChainRun) -> str:
     """The step that waits for a signal, when it does."""
-    return str(until(lambda: [step for step, state in _states(run).items() if state == "waiting_signal"], "the wait", PATIENCE_S)[0])
+    return str(
+        until(
+            lambda: [step for step, state in _states(run).items() if state == "waiting_signal"], "the wait", PATIENCE_S
+        )[0]
+    )
 
 
 def _refusal(stage: Stage, run: ChainRun) -> str:
     """Why a step of a run was refused, when it is."""
     redis = stage.client.redis
-    return str(until(lambda: [why for why in refused_steps.recent(redis) if run.run_id in why], "a refusal", PATIENCE_S)[0])
+    return str(
+        until(lambda: [why for why in refused_steps.recent(redis) if run.run_id in why], "a refusal", PATIENCE_S)[0]
+    )
 
 
 def _fault(run: ChainRun, timeout_s: float) -> str:
@@ -225,4 +260,6 @@ def _fault(run: ChainRun, timeout_s: float) -> str:
 def _states(run: ChainRun, *, advances: bool | None = None) -> dict[str, str]:
     """The states of the steps behind the workflow's own; only of advances, or of commands, if that is told."""
     behind = {step_id: step.state for step_id, step in run.record().steps.items() if "/" in step_id}
-    return {step_id: state for step_id, state in behind.items() if advances is None or advances == step_id.endswith(ADVANCE)}
+    return {
+        step_id: state for step_id, state in behind.items() if advances is None or advances == step_id.endswith(ADVANCE)
+    }

@@ -44,7 +44,9 @@ def plan(seed: int, seconds: float, weights: Mapping[str, int] | None = None, *,
     chance, at_s, actions = random.Random(seed), 0.0, []
     weights = weights or {name: weight for name, (_, weight) in ACTIONS.items()}
     while (at_s := at_s + chance.expovariate(1 / gap_s)) < seconds:
-        actions.append(Action(at_s, chance.choices(list(weights), list(weights.values()))[0], chance.random(), chance.random()))
+        actions.append(
+            Action(at_s, chance.choices(list(weights), list(weights.values()))[0], chance.random(), chance.random())
+        )
     return actions
 
 
@@ -148,7 +150,9 @@ class Havoc:
     def _wake(self, name: str, pid: int, since: float) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-        self._stage.journal.write("frozen", pid=pid, at=since, until=time.time())  # it may have been longer than was meant
+        self._stage.journal.write(
+            "frozen", pid=pid, at=since, until=time.time()
+        )  # it may have been longer than was meant
         self._tell("woke", f"{name} ({pid})")
 
     def _empty(self) -> None:
@@ -173,9 +177,16 @@ class Havoc:
         return sorted((name, process.pid) for name, process in self._stage.workers().items())
 
     def _children(self) -> list[tuple[str, int]]:
-        ours = [(f"a child of {name}", child) for name, pid in self._workers() if "tools" in name for child in sorted(children(pid))]
+        ours = [
+            (f"a child of {name}", child)
+            for name, pid in self._workers()
+            if "tools" in name
+            for child in sorted(children(pid))
+        ]
         user_worker = self._stage.user_worker
-        return ours + [("one of the user's worker", pid) for pid in (family(user_worker.pid)[1:] if user_worker else ())]
+        return ours + [
+            ("one of the user's worker", pid) for pid in (family(user_worker.pid)[1:] if user_worker else ())
+        ]
 
     def _redis(self) -> Redis:
         return connect(self._stage.client.redis_url)

@@ -64,7 +64,13 @@ class Report:
 
 
 def roll_out(
-    folder: Path, seed: int, seconds: float, *, every_s: float = EVERY_S, drain_s: float = DRAIN_S, margin_s: float = MARGIN_S
+    folder: Path,
+    seed: int,
+    seconds: float,
+    *,
+    every_s: float = EVERY_S,
+    drain_s: float = DRAIN_S,
+    margin_s: float = MARGIN_S,
 ) -> Report:
     """Deploy for so long, under load."""
     report = Report()
@@ -96,11 +102,15 @@ def _restart(world: Stage, wave: tuple[str, ...], grace_s: float, report: Report
     for process in old:
         os.kill(process.pid, signal.SIGTERM)
     until(
-        lambda: not any(process.alive for process in old) or time.monotonic() - since > grace_s, "the end of the old workers", 2 * grace_s
+        lambda: not any(process.alive for process in old) or time.monotonic() - since > grace_s,
+        "the end of the old workers",
+        2 * grace_s,
     )
     held = [lease for lease in world.client.ledger.leases.names() if pid_of(lease.split("|")[2]) in pids]
     if held:
-        report.violations.append(Violation("", "", f"no step held by a worker {grace_s:g} s after SIGTERM", ", ".join(held)))
+        report.violations.append(
+            Violation("", "", f"no step held by a worker {grace_s:g} s after SIGTERM", ", ".join(held))
+        )
     until(lambda: not any(process.alive for process in old), "the end of the old workers", END_S)
     report.slowest_end_s = max(report.slowest_end_s, time.monotonic() - since)
     world.wait_whole()

@@ -11,7 +11,9 @@ from cantata import StepError, Workflow, workflow
 async def code(wf: Workflow, journal: str, linger_s: float = 0.0) -> int:
     """A step, three at once, a wait, a step."""
     one = await wf.tool("work", journal=journal)
-    many = await wf.gather(*(wf.tool("work", journal=journal, value=one, seconds=linger_s if number == 1 else 0.0) for number in range(3)))
+    many = await wf.gather(
+        *(wf.tool("work", journal=journal, value=one, seconds=linger_s if number == 1 else 0.0) for number in range(3))
+    )
     given = await wf.wait("approve")
     return int(await wf.tool("quick", journal=journal, value=sum(many) + given))
 
@@ -21,7 +23,9 @@ async def race(wf: Workflow, journal: str, linger_s: float = 0.0) -> int:
     """Take the first of two, again and again."""
     value = 0
     for number in range(3):
-        wins = asyncio.ensure_future(wf.tool("work", journal=journal, value=value, seconds=linger_s if number == 1 else 0.0))
+        wins = asyncio.ensure_future(
+            wf.tool("work", journal=journal, value=value, seconds=linger_s if number == 1 else 0.0)
+        )
         late = asyncio.ensure_future(wf.wait(f"never-{number}"))
         done, _ = await asyncio.wait([wins, late], return_when=asyncio.FIRST_COMPLETED)
         assert done == {wins}

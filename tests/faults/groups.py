@@ -61,9 +61,13 @@ def _had_one_turn_at_a_time(talk: Talk) -> Iterator[Violation]:
         closed_at = max((event.at for event in before.of("", "closed")), default=float("inf"))
         starts = [event for step in after.picture.cells for event in after.of(step, "started")]
         for early in [event for event in starts if event.at < closed_at][:1]:
-            yield after.violation(early.step, f"no start before {before.name} is closed", f"one {closed_at - early.at:.3f} s before")
+            yield after.violation(
+                early.step, f"no start before {before.name} is closed", f"one {closed_at - early.at:.3f} s before"
+            )
         for line in [line for line in after.told.asked if line.at < closed_at - CLOCK_S][:1]:
-            yield after.violation("", f"no model asked before {before.name} is closed", f"{line.agent} {closed_at - line.at:.3f} s before")
+            yield after.violation(
+                "", f"no model asked before {before.name} is closed", f"{line.agent} {closed_at - line.at:.3f} s before"
+            )
 
 
 def _was_written_down(talk: Talk) -> Iterator[Violation]:
@@ -73,7 +77,9 @@ def _was_written_down(talk: Talk) -> Iterator[Violation]:
     for number, (wanted, said) in enumerate(zip_longest(expected, found), 1):
         if wanted is None or wanted[1] != said:
             turn, words = wanted or (talk.turns[-1], None)
-            yield turn.violation("", f"{words or 'nothing more'} as entry {number} of its session", f"{said or 'nothing more'}")
+            yield turn.violation(
+                "", f"{words or 'nothing more'} as entry {number} of its session", f"{said or 'nothing more'}"
+            )
             return
 
 
@@ -92,12 +98,16 @@ def check_rotations(pasts: Iterable[Past]) -> Iterator[Violation]:
             counter = str(past.picture.spec(step)["work"]), past.picture.meta.get("session", "")
             place = int(json.loads(past.picture.infos[step])["index"])
             if other := taken[counter].get(place):
-                yield past.violation(step, "a place in the rotation of its own", f"place {place}, which {other.name} has")
+                yield past.violation(
+                    step, "a place in the rotation of its own", f"place {place}, which {other.name} has"
+                )
             taken[counter][place] = past
     for (work, session), places in taken.items():
         left_out = sorted(set(range(max(places) + 1)).difference(places))
         if left_out:
-            yield places[max(places)].violation("", f"each place of {work} {session} taken", f"none by a run in {left_out}")
+            yield places[max(places)].violation(
+                "", f"each place of {work} {session} taken", f"none by a run in {left_out}"
+            )
 
 
 def check_forks(pasts: Iterable[Past]) -> Iterator[Violation]:
@@ -108,9 +118,14 @@ def check_forks(pasts: Iterable[Past]) -> Iterator[Violation]:
             continue
         source = known[fork.source]
         if missing := sorted(source.picture.specs.items() - fork.picture.specs.items()):
-            yield fork.violation("", f"the steps of {source.name}", f"none like {', '.join(step for step, _ in missing)}")
+            yield fork.violation(
+                "", f"the steps of {source.name}", f"none like {', '.join(step for step, _ in missing)}"
+            )
         for step in sorted(fork.taken_over - {START}):  # which gives the fork's own input
-            ours, theirs = ((past.picture.outs.get(step), [each.type for each in past.of(step, *ENDINGS)]) for past in (fork, source))
+            ours, theirs = (
+                (past.picture.outs.get(step), [each.type for each in past.of(step, *ENDINGS)])
+                for past in (fork, source)
+            )
             if ours != theirs:
                 yield fork.violation(step, f"the outcome that it had in {source.name}, {theirs}", str(ours))
         if not fork.taken_over:

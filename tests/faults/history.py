@@ -39,7 +39,10 @@ def _untold_forks(found: Iterable[Past | Violation], redis: Redis) -> Iterator[V
     for record in Ledger(redis).reader.newest(most=sys.maxsize):
         if FORKED_FROM in record.labels and record.run_id not in told:
             yield Violation(
-                record.run_id, "", "each fork told to who asked for it", f"one of {record.labels[FORKED_FROM]} that is {record.status}"
+                record.run_id,
+                "",
+                "each fork told to who asked for it",
+                f"one of {record.labels[FORKED_FROM]} that is {record.status}",
             )
 
 

@@ -34,7 +34,8 @@ LASTING = re.compile(
     r"|_kombu\.binding.+|unacked(_index|_mutex)?|celery(\x06\x16\d)?|.+\.celery\.pidbox"  # the same of the user's application
 )
 LIMITS = re.compile(
-    re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets|faults|from"  # calls under way
+    re.escape(f"cantata:{LIMITS_KEY}")
+    + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets|faults|from"  # calls under way
     r"|model:.+:slots"  # the limits that the suite sets
     r"|budget:run:[^:]+)"
 )
@@ -80,12 +81,16 @@ def _check_run_key(redis: Redis, key: str, run_id: str, expires: bool) -> Iterat
 
 def _check_definitions(redis: Redis, key: str, shard: int, digest: str, expires: bool) -> Iterator[Violation]:
     """They know how many open runs hold them, and expire if there is none."""
-    runs = [run_key(None, run_id) for run_id in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1))]
+    runs = [
+        run_key(None, run_id) for run_id in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1))
+    ]
     found = [cast("list[str | None]", redis.hmget(run, ["status", "definitions"])) for run in runs]
     held = sum(of == digest and status is not None and status not in RUN_OVER for status, of in found)
     counted = cast("str | None", redis.hget(key, "runs"))
     if counted != str(held) or expires != (held == 0):
-        yield Violation("", "", f"{held} open runs that hold {key!r}", f"{counted}, and it {'expires' if expires else 'stays'}")
+        yield Violation(
+            "", "", f"{held} open runs that hold {key!r}", f"{counted}, and it {'expires' if expires else 'stays'}"
+        )
 
 
 def _check_entry(redis: Redis, name: str, entry: str) -> Iterator[Violation]:

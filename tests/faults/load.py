@@ -25,7 +25,9 @@ Choice = Callable[[random.Random], tuple[Client, Shape]]
 class Load:
     """Submits what `choose` says so that `at_once` runs are under way, in a thread, from `start` to `end`."""
 
-    def __init__(self, stage: Stage, seed: int, choose: Choice, *, at_once: int, lingers_s: Sequence[float] = LINGERS_S) -> None:
+    def __init__(
+        self, stage: Stage, seed: int, choose: Choice, *, at_once: int, lingers_s: Sequence[float] = LINGERS_S
+    ) -> None:
         self._stage = stage
         self._chance = random.Random(seed)
         self._choose = choose

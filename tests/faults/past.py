@@ -116,7 +116,11 @@ class Past:
     @cached_property
     def done(self) -> set[str]:
         """The steps that ended well, also those that grew others to answer in their place."""
-        return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type in ("done", "expanded")}
+        return {
+            step
+            for step in self.picture.cells
+            if (outcome := self.outcome(step)) and outcome.type in ("done", "expanded")
+        }
 
     def attempt_of_task(self, step: str) -> int:
         """The attempt whose task had the outcome of a step, which may be an earlier one than the last; 0 if it was none."""
@@ -143,7 +147,10 @@ class Past:
         asking = {step: self._turn(step) for step in self.of_kind("agent.turn", "diskurs.ask")}
         asking |= dict.fromkeys(self.of_kind("team.synthesize"), ("merge", 0))
         asking |= {step: (ROUTER, self.decision(step) - 1) for step in self.of_kind("team.ask")}
-        return ((step, [line for line in self.told.asked if (line.agent, line.round) == turn]) for step, turn in asking.items())
+        return (
+            (step, [line for line in self.told.asked if (line.agent, line.round) == turn])
+            for step, turn in asking.items()
+        )
 
     def _turn(self, step: str) -> tuple[str, JsonValue]:
         """Whose turn a step is, and for which round."""
@@ -164,7 +171,10 @@ class Past:
 
     def was_frozen(self, pids: set[int], since: float, until: float) -> bool:
         """Whether one of these processes stood still at a time between: then it may not know that its step was given to another."""
-        return any(line.what == "frozen" and line.pid in pids and line.at <= until and line.until >= since for line in self.hurt)
+        return any(
+            line.what == "frozen" and line.pid in pids and line.at <= until and line.until >= since
+            for line in self.hurt
+        )
 
     def was_killed(self, pid: int) -> bool:
         """Whether a process was killed."""
@@ -185,7 +195,12 @@ def read(journal: Journal, redis: Redis, only: Collection[str] | None = None) ->
             continue
         picture = take(redis, run_id)
         if not picture.meta:
-            yield Violation(f"{run_id} ({told.accepted.shape})", "", "a run that was accepted is kept", "nothing of it in the ledger")
+            yield Violation(
+                f"{run_id} ({told.accepted.shape})",
+                "",
+                "a run that was accepted is kept",
+                "nothing of it in the ledger",
+            )
             continue
         record = ledger.reader.read(run_id)
         output = _output(record)

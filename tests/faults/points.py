@@ -46,13 +46,18 @@ class Report:
     def missed_by_label(self) -> list[tuple[str, list[str]]]:
         """Labels, and the shapes whose runs never came to them."""
         never = self.missed - self.reached
-        return [(label, sorted(shape for other, shape in never if other == label)) for label in sorted({label for label, _ in never})]
+        return [
+            (label, sorted(shape for other, shape in never if other == label))
+            for label in sorted({label for label, _ in never})
+        ]
 
 
 def every_case(chance: random.Random, only: Collection[str] = ()) -> Iterator[Case]:
     """Each label with each kind in each shape, or in some; in an order by chance; then again, the next time that one comes to it."""
     for times in count(1):
-        shapes = [(label, shape.name) for label in LABELS for shape in shapes_to(label) if not only or shape.name in only]
+        shapes = [
+            (label, shape.name) for label in LABELS for shape in shapes_to(label) if not only or shape.name in only
+        ]
         cases = [Case(label, kind, shape, times) for label, shape in shapes for kind in KINDS]
         chance.shuffle(cases)
         yield from cases
@@ -83,7 +88,9 @@ def _strike_once(stage: Stage, case: Case, tag: str) -> tuple[bool, list[Violati
     """Whether the point was reached, and what is wrong with the run."""
     try:
         stage.prepare(SHAPES[case.shape])
-        run, was_reached = approach(case.label)(stage, SHAPES[case.shape], tag, f"{case.label}:{case.times}:{case.kind}")
+        run, was_reached = approach(case.label)(
+            stage, SHAPES[case.shape], tag, f"{case.label}:{case.times}:{case.kind}"
+        )
     except TimeoutError as error:
         stage.fault.unlink(missing_ok=True)
         return False, [Violation(tag, "", "the run over in time", str(error))]
@@ -95,6 +102,8 @@ def _strike_once(stage: Stage, case: Case, tag: str) -> tuple[bool, list[Violati
 
 def _note_the_dead(stage: Stage, runs: Iterable[Run]) -> None:
     """Who was killed at the point is known by the lease that was lost."""
-    for pid in {int(str(event.worker).rpartition("#")[2]) for run in runs for event in run.log() if event.type == "lost"}:
+    for pid in {
+        int(str(event.worker).rpartition("#")[2]) for run in runs for event in run.log() if event.type == "lost"
+    }:
         if not is_alive(pid):
             stage.journal.write("killed", pid=pid)

@@ -48,7 +48,9 @@ GAP_S = 4.0  # between two kills, in the mean: the supervisor starts a worker an
 SPOILED = 16  # shards with garbage at the head of each list: a quarter, so that many good runs are beside it
 DEPTH = 200  # what a version before the bounds recorded; scripts read 128
 LOOK_S = 0.25
-MAX_AGE_S = 40.0  # of the last complete sweep while killing: if all that sweep are killed at once, the next must start first
+MAX_AGE_S = (
+    40.0  # of the last complete sweep while killing: if all that sweep are killed at once, the next must start first
+)
 PARKED_S = 240.0  # the third try comes 35 s after the first, and a busy machine is late
 MISSED_S = 30 * 86_400.0  # for which a schedule has started no run: one look counts some 1,000 times
 NO_JSON = "no JSON"
@@ -134,10 +136,16 @@ def bad_entries(scene: Scene) -> None:
 
 def bad_timers(scene: Scene) -> None:
     """Timers of steps that are missing, or that nobody can read."""
-    for text in (NO_JSON, '{"kind": 7}', json.dumps({"kind": "wait", "queue": "coordinator", "params": json.loads(DEEP)})):
+    for text in (
+        NO_JSON,
+        '{"kind": 7}',
+        json.dumps({"kind": "wait", "queue": "coordinator", "params": json.loads(DEEP)}),
+    ):
         run = scene.waiting_run()
         scene.spoil(f"{run_key(scene.redis, run.run_id)}:steps", {"a": text})
-        scene.put(shard_of(run.run_id), "due", f"wait|{run.run_id}|a", f"wait|{run.run_id}|missing", f"join|{run.run_id}|a")
+        scene.put(
+            shard_of(run.run_id), "due", f"wait|{run.run_id}|a", f"wait|{run.run_id}|missing", f"join|{run.run_id}|a"
+        )
     run = scene.waiting_run()
     scene.spoil(f"{run_key(scene.redis, run.run_id)}:state", {"a": "broken"})
     scene.put(shard_of(run.run_id), "due", f"wait|{run.run_id}|a")
@@ -145,7 +153,11 @@ def bad_timers(scene: Scene) -> None:
 
 def bad_leases(scene: Scene) -> None:
     """Leases of dead workers, whose steps nobody can read."""
-    for part, text in ((":info", NO_JSON), (":steps", NO_JSON), (":steps", f'{{"kind": "tool.call", "params": {DEEP}}}')):
+    for part, text in (
+        (":info", NO_JSON),
+        (":steps", NO_JSON),
+        (":steps", f'{{"kind": "tool.call", "params": {DEEP}}}'),
+    ):
         run = scene.sent_run()
         begun = scene.stage.client.ledger.steps.begin(run.run_id, "a", "tools@nowhere#1")
         assert isinstance(begun, Begun), f"the step of {run} is begun by hand, not {begun}"
@@ -175,7 +187,11 @@ def bad_output(scene: Scene) -> None:
 
 def bad_runs(scene: Scene) -> None:
     """Runs with fields that nobody can read."""
-    for fields in ({"webhooks": NO_JSON, "labels": NO_JSON}, {"request": DEEP, "usage": NO_JSON}, {"priority": "x", "code": "\x00"}):
+    for fields in (
+        {"webhooks": NO_JSON, "labels": NO_JSON},
+        {"request": DEEP, "usage": NO_JSON},
+        {"priority": "x", "code": "\x00"},
+    ):
         run = scene.waiting_run()
         scene.spoil(run_key(scene.redis, run.run_id), fields)
         scene.put(shard_of(run.run_id), "due", f"deadline|{run.run_id}|", f"remind|{run.run_id}|a")
@@ -193,7 +209,9 @@ def bad_schedules(scene: Scene) -> None:
     """Schedules with a spec, times, requests and alerts that nobody can read."""
     spec = {
         "every": "1h",
-        "chain": ChainRequest(nodes=[ChainNode(node_id="a", kind="wait")], entry_node="a").model_dump(exclude_defaults=True),
+        "chain": ChainRequest(nodes=[ChainNode(node_id="a", kind="wait")], entry_node="a").model_dump(
+            exclude_defaults=True
+        ),
     }
     bad: dict[str, Mapping[str, str]] = {
         "spec": {"spec": NO_JSON},
@@ -208,7 +226,8 @@ def bad_schedules(scene: Scene) -> None:
         scene.stage.client.schedules.create(f"bad-{name}", spec)
         _spoil_schedule(scene, f"bad-{name}", fields)
     alerting = Definitions(
-        webhooks={"own": Webhook(url="https://example.com/own")}, alerts={"own": Alert(on="schedule_missed", webhook="own")}
+        webhooks={"own": Webhook(url="https://example.com/own")},
+        alerts={"own": Alert(on="schedule_missed", webhook="own")},
     )
     client = scene.stage.client.with_definitions(alerting)
     client.schedules.create("bad-alert", spec)
@@ -302,7 +321,13 @@ def poison(
     """
     with stage(folder) as world, (folder / "actions.log").open("w", buffering=1) as log:
         shapes = [shape for shape in SHAPES.values() if shape.name not in ("unserved", "scheduled")]
-        good = Load(world, seed, lambda chance: (world.client, chance.choice(shapes)), at_once=AT_ONCE, lingers_s=(0.0, 0.0, 1.5))
+        good = Load(
+            world,
+            seed,
+            lambda chance: (world.client, chance.choice(shapes)),
+            at_once=AT_ONCE,
+            lingers_s=(0.0, 0.0, 1.5),
+        )
         scene = Scene(world, random.Random(seed), is_short)
         havoc = Havoc(world, lambda text: log.write(f"{text}\n"))
         good.start()
@@ -350,11 +375,17 @@ def _due(scene: Scene) -> list[tuple[str, str]]:
     """The bad entries that are still at the head of their list, or are tried again before they are parked; and that list."""
     now_ms = clock.now() * 1000
     scores = ((key, entry, scene.redis.zscore(key, entry)) for key, entry in scene.due)
-    return [(key, entry) for key, entry, score in scores if score is not None and _is_tried(scene, key, entry, score, now_ms)]
+    return [
+        (key, entry)
+        for key, entry, score in scores
+        if score is not None and _is_tried(scene, key, entry, score, now_ms)
+    ]
 
 
 def _is_tried(scene: Scene, key: str, entry: str, score: float, now_ms: float) -> bool:
-    if key.endswith(":schedules"):  # one that cannot be read is looked at each minute, as the next worker may be able to
+    if key.endswith(
+        ":schedules"
+    ):  # one that cannot be read is looked at each minute, as the next worker may be able to
         parked = f"{key.removesuffix('schedules')}parked"
         return score <= now_ms or (score != inf and bool(scene.redis.hexists(parked, f"schedules|{entry}")))
     return score < now_ms + PARKED_S * 1000
@@ -403,7 +434,9 @@ def _readers(scene: Scene) -> Iterator[Violation]:
         try:
             read()
         except Exception as error:  # noqa: BLE001  # whatever it is, the list is lost for one record
-            yield Violation("", "", f"a list of {name} with rows that cannot be read", f"{type(error).__name__}: {str(error)[:300]}")
+            yield Violation(
+                "", "", f"a list of {name} with rows that cannot be read", f"{type(error).__name__}: {str(error)[:300]}"
+            )
 
 
 def _clear_away(scene: Scene) -> Iterator[Violation]:
@@ -415,7 +448,9 @@ def _clear_away(scene: Scene) -> Iterator[Violation]:
             undo()
         except CantataError as error:
             yield Violation("", "", "a bad record that can be removed", str(error))
-    scene.redis.delete(*scene.redis.keys("cantata.unserved*"))  # messages of the bad runs, in a queue that nobody serves
+    scene.redis.delete(
+        *scene.redis.keys("cantata.unserved*")
+    )  # messages of the bad runs, in a queue that nobody serves
     for item in client.ledger.parked.find():
         client.ledger.parked.act(item.id, "drop", "the suite")
     good = {line.run_id for line in scene.stage.journal.of("accepted")}
@@ -431,7 +466,12 @@ def _clear_away(scene: Scene) -> Iterator[Violation]:
         if (status := run.status()) not in RUN_OVER:
             yield Violation(run.run_id, "", "a bad run that is over", status)
     with suppress(TimeoutError):
-        until(lambda: not client.ledger.parked.find() and not _clearing(scene), "the end of what is parked", PARKED_S, pause_s=0.5)
+        until(
+            lambda: not client.ledger.parked.find() and not _clearing(scene),
+            "the end of what is parked",
+            PARKED_S,
+            pause_s=0.5,
+        )
     for item in client.ledger.parked.find():
         yield Violation("", "", "nothing parked when all is dropped and cancelled", str(item))
 
@@ -447,7 +487,9 @@ def _drop_one(scene: Scene) -> Iterator[Violation]:
     def submit(*words: str) -> list[dict[str, str]]:
         command = [sys.executable, "-m", "cantata.surfaces.cli", "parked", *words, "--json"]
         surroundings = {**os.environ, "REDIS_URL": scene.stage.client.redis_url}
-        found: list[dict[str, str]] = json.loads(subprocess.run(command, env=surroundings, stdout=subprocess.PIPE, check=True).stdout)
+        found: list[dict[str, str]] = json.loads(
+            subprocess.run(command, env=surroundings, stdout=subprocess.PIPE, check=True).stdout
+        )
         return found
 
     listed = submit("list")
@@ -455,5 +497,7 @@ def _drop_one(scene: Scene) -> Iterator[Violation]:
         yield Violation("", "", "bad items in `submit parked list`", "none")
         return
     dropped = submit("drop", listed[0]["id"])
-    if [each["id"] for each in dropped] != [listed[0]["id"]] or listed[0]["id"] in [each["id"] for each in submit("list")]:
+    if [each["id"] for each in dropped] != [listed[0]["id"]] or listed[0]["id"] in [
+        each["id"] for each in submit("list")
+    ]:
         yield Violation("", "", f"{listed[0]['id']} to be dropped by `submit parked drop`", str(dropped))

@@ -46,7 +46,11 @@ class Recovery:
     def violations(self) -> list[Violation]:
         """Whether the bound was kept; that the wish was not is only told."""
         worst = f"{self.p99_s:.2f} s over {len(self.samples_s)} steps"
-        return [] if self.p99_s <= BOUND_S else [Violation("", "", f"99 of 100 steps run again within {BOUND_S:g} s", worst)]
+        return (
+            []
+            if self.p99_s <= BOUND_S
+            else [Violation("", "", f"99 of 100 steps run again within {BOUND_S:g} s", worst)]
+        )
 
     def __str__(self) -> str:
         wish = "" if self.p50_s <= WISH_S else f" (wished: {WISH_S:g} s)"
@@ -113,7 +117,11 @@ def measure_behind(stage: Stage, kills: int, waiting: int) -> tuple[Recovery, Re
     killed_at: dict[tuple[str, str | None, int | None], float] = {}
     runs = [stage.client.submit_chain(backlog(QUEUE, stage.journal.path, AT_ONCE)) for _ in range(waiting // AT_ONCE)]
     try:
-        until(lambda: queues.waiting(stage.client.app, [QUEUE])[QUEUE].count > waiting - 2 * AT_ONCE, "the backlog", PATIENCE_S)
+        until(
+            lambda: queues.waiting(stage.client.app, [QUEUE])[QUEUE].count > waiting - 2 * AT_ONCE,
+            "the backlog",
+            PATIENCE_S,
+        )
         for _ in range(kills):
             crew.wait_whole()
             at, pids = crew.kill_worker_of(until(lambda: _busy(stage, crew), "a step of the backlog", PATIENCE_S))
@@ -121,13 +129,22 @@ def measure_behind(stage: Stage, kills: int, waiting: int) -> tuple[Recovery, Re
             killed_at |= {(line.run_id, line.step_id, line.attempt): at for line in cut}
             samples_s += [_again(stage, line) - at for line in cut]
         left = queues.waiting(stage.client.app, [QUEUE])[QUEUE].count
-        assert waiting // 2 < left <= 1.05 * waiting, f"{left} messages for {waiting} steps: most wait, and few are copied"
+        assert waiting // 2 < left <= 1.05 * waiting, (
+            f"{left} messages for {waiting} steps: most wait, and few are copied"
+        )
     finally:
         crew.end()
         for run in runs:
             run.cancel()
-    told = ((event, (event.run_id, event.step, event.attempt)) for run in runs for event in run.log() if event.type == "lost")
-    return Recovery([event.at_ms / 1000 - killed_at[which] for event, which in told if which in killed_at]), Recovery(samples_s)
+    told = (
+        (event, (event.run_id, event.step, event.attempt))
+        for run in runs
+        for event in run.log()
+        if event.type == "lost"
+    )
+    return Recovery([event.at_ms / 1000 - killed_at[which] for event, which in told if which in killed_at]), Recovery(
+        samples_s
+    )
 
 
 @contextmanager

@@ -152,7 +152,12 @@ def _submit(world: Stage, release: Release, tag: str) -> list[tuple[str, Run]]:
     ]
     environment = {**os.environ, **release.environment}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", SUBMIT, *words], env=environment, capture_output=True, text=True, check=False, timeout=READY_S
+        [sys.executable, "-P", "-c", SUBMIT, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=READY_S,
     )
     if done.returncode:
         raise RuntimeError(f"a client of {release.worker} ended with status {done.returncode}: {done.stderr}")

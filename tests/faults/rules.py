@@ -33,12 +33,18 @@ def has_every_event_once(past: Past) -> Iterator[Violation]:
     offsets = [entry for entry, _ in past.picture.log]
     wrong = next((found for number, found in enumerate(offsets, 1) if found != f"0-{number}"), None)
     if wrong:
-        yield past.violation("", f"offsets 0-1 to 0-{len(offsets)}, without gap or repeat", f"{wrong} in place {offsets.index(wrong) + 1}")
+        yield past.violation(
+            "",
+            f"offsets 0-1 to 0-{len(offsets)}, without gap or repeat",
+            f"{wrong} in place {offsets.index(wrong) + 1}",
+        )
     types = [fields["t"] for _, fields in past.picture.log]
     for word, place in (("accepted", 0), ("closed", len(types) - 1)):
         found = [number for number, kind in enumerate(types) if kind == word]
         if found != [place]:
-            yield past.violation("", f"the event {word!r} once, at offset {place + 1}", f"it at offsets {[n + 1 for n in found]}")
+            yield past.violation(
+                "", f"the event {word!r} once, at offset {place + 1}", f"it at offsets {[n + 1 for n in found]}"
+            )
 
 
 def has_one_outcome_a_step(past: Past) -> Iterator[Violation]:
@@ -50,7 +56,9 @@ def has_one_outcome_a_step(past: Past) -> Iterator[Violation]:
             yield past.violation(step, "one outcome", f"{len(endings)}: {told}, and the state {cell.word!r}")
         if endings and (late := [event for event in past.of(step, "started", *GIVEN_UP) if event.seq > endings[0].seq]):
             yield past.violation(
-                step, "nothing after its outcome", f"{late[0].type!r} of attempt {late[0].attempt} at offset {late[0].seq}"
+                step,
+                "nothing after its outcome",
+                f"{late[0].type!r} of attempt {late[0].attempt} at offset {late[0].seq}",
             )
 
 
@@ -61,8 +69,15 @@ def has_rising_fences(past: Past) -> Iterator[Violation]:
         if attempts != list(range(1, len(attempts) + 1)) or cell.attempt != len(attempts):
             yield past.violation(step, f"attempts 1 to {cell.attempt}, as its state says", f"{attempts} started")
         outcome = past.outcome(step)
-        if outcome and outcome.attempt is not None and attempts and outcome.attempt != max(attempt or 0 for attempt in attempts):
-            yield past.violation(step, f"the outcome of its last attempt, {attempts[-1]}", f"that of attempt {outcome.attempt}")
+        if (
+            outcome
+            and outcome.attempt is not None
+            and attempts
+            and outcome.attempt != max(attempt or 0 for attempt in attempts)
+        ):
+            yield past.violation(
+                step, f"the outcome of its last attempt, {attempts[-1]}", f"that of attempt {outcome.attempt}"
+            )
 
 
 def starts_again_for_a_reason_only(past: Past) -> Iterator[Violation]:
@@ -78,7 +93,9 @@ def starts_again_for_a_reason_only(past: Past) -> Iterator[Violation]:
                 )
             if after.type != "started" and (before.type != "started" or before.attempt != after.attempt):
                 yield past.violation(
-                    step, f"{after.type!r} of an attempt that runs", f"it of attempt {after.attempt}, at offset {after.seq}"
+                    step,
+                    f"{after.type!r} of an attempt that runs",
+                    f"it of attempt {after.attempt}, at offset {after.seq}",
                 )
 
 
@@ -86,20 +103,27 @@ def starts_after_its_sources(past: Past) -> Iterator[Violation]:
     """A step that waits for others starts when all of them are over, or one whose edge is alone; a quorum may do without some."""
     first = {step: past.of(step, "started")[0] for step in past.picture.cells if past.of(step, "started")}
     edges = [
-        (source, str(edge[0]), len(edge) > 3 and bool(edge[3])) for source in past.picture.cells for edge in past.picture.edges_of(source)
+        (source, str(edge[0]), len(edge) > 3 and bool(edge[3]))
+        for source in past.picture.cells
+        for edge in past.picture.edges_of(source)
     ]
     over_at = {source: outcome.seq for source in past.picture.cells if (outcome := past.outcome(source))}
     free = {
-        target for source, target, alone in edges
+        target
+        for source, target, alone in edges
         if alone and target in first and source in over_at and over_at[source] < first[target].seq
-    }  # fmt: skip
+    }
     for source, target, _ in edges:
         outcome = past.outcome(source)
         started, spec = first.get(target), past.picture.spec(target)
         is_bound = "quorum" not in spec and "deadline_s" not in spec and target not in free
         if started and is_bound and (outcome is None or outcome.seq > started.seq):
             over = f"over at offset {outcome.seq}" if outcome else "not over"
-            yield past.violation(target, f"its source {source} over before it starts", f"a start at offset {started.seq}, {source} {over}")
+            yield past.violation(
+                target,
+                f"its source {source} over before it starts",
+                f"a start at offset {started.seq}, {source} {over}",
+            )
 
 
 def loses_leases_of_the_dead_only(past: Past) -> Iterator[Violation]:
@@ -109,7 +133,9 @@ def loses_leases_of_the_dead_only(past: Past) -> Iterator[Violation]:
         for lost in past.of(step, "lost"):
             since = began[lost.attempt].at if lost.attempt in began else lost.at
             if not past.was_killed(lost.pid) and not past.was_frozen({lost.pid}, since, lost.at):
-                yield past.violation(step, "the lease of a live worker kept", f"attempt {lost.attempt} of {lost.worker} lost")
+                yield past.violation(
+                    step, "the lease of a live worker kept", f"attempt {lost.attempt} of {lost.worker} lost"
+                )
 
 
 def was_done_as_granted(past: Past) -> Iterator[Violation]:
@@ -117,7 +143,9 @@ def was_done_as_granted(past: Past) -> Iterator[Violation]:
     granted = {(step, event.attempt) for step in past.picture.cells for event in past.of(step, "started")}
     for line in past.told.starts:
         if (line.step_id, line.attempt) not in granted:
-            yield past.violation(line.step_id, "an attempt in the ledger for each in the journal", f"{_words(line)} is unknown to it")
+            yield past.violation(
+                line.step_id, "an attempt in the ledger for each in the journal", f"{_words(line)} is unknown to it"
+            )
     for (step, attempt), times in Counter((line.step_id, line.attempt) for line in past.told.starts).items():
         if times > 1:
             yield past.violation(step, f"attempt {attempt} done once", f"{times} starts in the journal")
@@ -129,7 +157,9 @@ def was_really_done(past: Past) -> Iterator[Violation]:
     for step in past.done.intersection(past.of_kind("tool.call", "task.call")) - past.taken_over:
         attempt = past.attempt_of_task(step) or past.picture.cells[step].attempt
         if (times := finished[step, attempt]) != 1:
-            yield past.violation(step, f"one finish of attempt {attempt} in the journal", f"{times}, though its outcome is recorded")
+            yield past.violation(
+                step, f"one finish of attempt {attempt} in the journal", f"{times}, though its outcome is recorded"
+            )
 
 
 def was_not_done_again(past: Past) -> Iterator[Violation]:
@@ -146,7 +176,9 @@ def _too_late(past: Past, step: str, line: Line, words: str) -> Iterator[Violati
     if outcome is None or at <= outcome.at + CLOCK_S:
         return
     started = past.of(step, "started")
-    if not (started and past.was_frozen({event.pid for event in started}, started[0].at, at)):  # what a fork took over never started in it
+    if not (
+        started and past.was_frozen({event.pid for event in started}, started[0].at, at)
+    ):  # what a fork took over never started in it
         yield past.violation(step, "nothing done after its outcome", f"{words} {at - outcome.at:.2f} s after it")
 
 
@@ -184,7 +216,9 @@ def waits_for_its_task(past: Past) -> Iterator[Violation]:
             took_s = after.at - began.get(after.attempt, before.at)
             if after.type != "retry" or (after.error_code == "timeout" and took_s < limit_s - CLOCK_S):
                 found = f"{after.type!r} ({after.error_code}) after {took_s:.2f} s"
-                yield past.violation(step, f"attempt {after.attempt} left to the user's worker for {limit_s:g} s", found)
+                yield past.violation(
+                    step, f"attempt {after.attempt} left to the user's worker for {limit_s:g} s", found
+                )
 
 
 def was_asked_as_often_as_tried(past: Past) -> Iterator[Violation]:
@@ -192,7 +226,11 @@ def was_asked_as_often_as_tried(past: Past) -> Iterator[Violation]:
     for step, asked in past.asked_by():
         attempts, least = past.picture.cells[step].attempt, int(step not in past.taken_over)
         if step in past.done and not least <= len(asked) <= attempts:
-            yield past.violation(step, f"its model asked {least} to {attempts} times, as it had {attempts} attempts", f"{len(asked)} times")
+            yield past.violation(
+                step,
+                f"its model asked {least} to {attempts} times, as it had {attempts} attempts",
+                f"{len(asked)} times",
+            )
 
 
 def was_asked_for_its_turns_only(past: Past) -> Iterator[Violation]:
@@ -200,7 +238,9 @@ def was_asked_for_its_turns_only(past: Past) -> Iterator[Violation]:
     known = [line for _, asked in past.asked_by() for line in asked]
     for line in past.told.asked:
         if line not in known:
-            yield past.violation("", "models asked for turns of the run", f"{line.agent} asked for round {line.round}, which is none")
+            yield past.violation(
+                "", "models asked for turns of the run", f"{line.agent} asked for round {line.round}, which is none"
+            )
 
 
 def was_routed_once_a_decision(past: Past) -> Iterator[Violation]:

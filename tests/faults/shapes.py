@@ -100,7 +100,9 @@ class Shape:
             return [client.submit_chain(self._request(tag, journal, linger_s), idempotency_key=tag)]
         session = session_of(tag) if self.session_turns else None
         return [
-            client.submit_turn(text, team=self.team, agent=self.agent, workflow=self.workflow, session=session, idempotency_key=own)
+            client.submit_turn(
+                text, team=self.team, agent=self.agent, workflow=self.workflow, session=session, idempotency_key=own
+            )
             for own, text in self._texts(tag, linger_s)
         ]
 
@@ -111,7 +113,12 @@ class Shape:
         return source
 
     def _request(self, tag: str, journal: Path, linger_s: float) -> ChainRequest:
-        given: dict[str, JsonValue] = {"tag": tag, "journal": str(journal), "linger_s": linger_s, "items": list(range(ITEMS))}
+        given: dict[str, JsonValue] = {
+            "tag": tag,
+            "journal": str(journal),
+            "linger_s": linger_s,
+            "items": list(range(ITEMS)),
+        }
         return ChainRequest(nodes=list(self.nodes), entry_node=self.nodes[0].node_id, initial_input=given)
 
     def expects(self, tag: str, linger_s: float = 0.0) -> list[tuple[str, JsonValue]]:
@@ -175,11 +182,16 @@ def _fork(client: Client, source: ChainRun, from_step: str, changes: Mapping[str
 def _of_all(texts: Sequence[str]) -> list[JsonValue]:
     """The synthesizer's answers."""
     answers = [{name: f"echo: {name} <{text}>" for name in AGENTS} for text in texts]
-    return [f"echo: merge <{text}> {json.dumps(answer, separators=(',', ':'))}" for text, answer in zip(texts, answers, strict=True)]
+    return [
+        f"echo: merge <{text}> {json.dumps(answer, separators=(',', ':'))}"
+        for text, answer in zip(texts, answers, strict=True)
+    ]
 
 
 def _of_hand(texts: Sequence[str]) -> list[JsonValue]:
-    return [answer_of_hand(f"{HAND} <{text}>", [str(value + 1) for value in (*FIRST_CALLS, SECOND_CALL)]) for text in texts]
+    return [
+        answer_of_hand(f"{HAND} <{text}>", [str(value + 1) for value in (*FIRST_CALLS, SECOND_CALL)]) for text in texts
+    ]
 
 
 def answer_of_hand(asked: str, results: Sequence[str]) -> str:
@@ -243,16 +255,25 @@ def _of_group(texts: Sequence[str]) -> list[JsonValue]:
     return found
 
 
-def tool(node_id: str, name: str = "work", *, next_node: str | None = None, deps: Sequence[str] = (), **reads: str) -> ChainNode:
+def tool(
+    node_id: str, name: str = "work", *, next_node: str | None = None, deps: Sequence[str] = (), **reads: str
+) -> ChainNode:
     """A tool that writes to the run's journal."""
     return ChainNode(
-        node_id=node_id, kind="tool", name=name, next_node=next_node, deps=list(deps), input_map={"journal": "input.journal", **reads}
+        node_id=node_id,
+        kind="tool",
+        name=name,
+        next_node=next_node,
+        deps=list(deps),
+        input_map={"journal": "input.journal", **reads},
     )
 
 
 def chain(node_id: str, name: str, *, next_node: str | None = None, **reads: str) -> ChainNode:
     """A named chain as a node."""
-    return ChainNode(node_id=node_id, kind="chain", name=name, next_node=next_node, input_map={"journal": "input.journal", **reads})
+    return ChainNode(
+        node_id=node_id, kind="chain", name=name, next_node=next_node, input_map={"journal": "input.journal", **reads}
+    )
 
 
 def _row() -> Shape:
@@ -296,7 +317,11 @@ def _loop() -> Shape:
 
 
 def _retry() -> Shape:
-    return Shape("retry", (tool("a", next_node="b"), tool("b", "stumble", next_node="c", value="a"), tool("c", value="b", **LINGERS)), 3)
+    return Shape(
+        "retry",
+        (tool("a", next_node="b"), tool("b", "stumble", next_node="c", value="a"), tool("c", value="b", **LINGERS)),
+        3,
+    )
 
 
 def lone(queue: str) -> Shape:
@@ -318,7 +343,11 @@ def blocking(blocks_s: float) -> Shape:
 
 def deployed(version: int) -> Shape:
     """A row through the chain `deployed`, which is laid out when it is reached, as its version was when the run started."""
-    nodes = (tool("before", next_node="middle", **LINGERS), chain("middle", "deployed", next_node="after"), tool("after", value="middle"))
+    nodes = (
+        tool("before", next_node="middle", **LINGERS),
+        chain("middle", "deployed", next_node="after"),
+        tool("after", value="middle"),
+    )
     return Shape("deployed", nodes, version + 2)
 
 
@@ -369,7 +398,11 @@ def _code_race() -> Shape:
 
 def _code_mixed() -> Shape:
     """A workflow in Python sleeps, asks a model, has a child, catches failures and hurries."""
-    return Shape("mixed", (_in_python("mixed", tag="input.tag"),), answers=lambda tags: [f"echo: lou <{tag}> timeout 4" for tag in tags])
+    return Shape(
+        "mixed",
+        (_in_python("mixed", tag="input.tag"),),
+        answers=lambda tags: [f"echo: lou <{tag}> timeout 4" for tag in tags],
+    )
 
 
 def _in_python(name: str, **reads: str) -> ChainNode:
@@ -462,14 +495,21 @@ def definitions(*, version: int = 1) -> Definitions:
             **{queue: Tool(function="fault_tools:work", queue=queue) for queue in QUEUES},
             **{f"{queue}-stumble": Tool(function="fault_tools:stumble", queue=queue, retries=5) for queue in QUEUES},
         },
-        agents={**{name: _agent(name) for name in (*AGENTS, FIRST, SECOND, *ROUND, *TALKERS, "lou", "max")}, HAND: _agent(HAND, "work")},
+        agents={
+            **{name: _agent(name) for name in (*AGENTS, FIRST, SECOND, *ROUND, *TALKERS, "lou", "max")},
+            HAND: _agent(HAND, "work"),
+        },
         teams={
-            "all": Team(mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10)),
+            "all": Team(
+                mode="broadcast", agents=list(AGENTS), synthesizer=Synthesizer(model=MODEL, prompt=MERGE, retries=10)
+            ),
             "desk": Team(
                 mode="router",
                 agents=[FIRST, SECOND],
                 rules=[TeamRule(match="^never$", agent=SECOND)],
-                router=Router(models=[MODEL], decision_prompt_template=f"{ROUTER} <{{user_input}}>", retries=10, timeout_s=120),
+                router=Router(
+                    models=[MODEL], decision_prompt_template=f"{ROUTER} <{{user_input}}>", retries=10, timeout_s=120
+                ),
             ),
             "round": Team(mode="round_robin", agents=list(ROUND)),
             "talk": Team(mode="round_robin", agents=list(TALKERS), auto_include_history=True),
@@ -477,7 +517,9 @@ def definitions(*, version: int = 1) -> Definitions:
         workflows={name: PythonWorkflow(function=f"fault_workflows:{name}") for name in ("code", "race", "mixed")},
         chains={"deployed": Chain(entry_node="told", nodes=[versioned])},
         defaults=Defaults(max_attempts=NEVER_POISON, timeout_s=600),
-        limits=Limits(models={MODEL: Rates(concurrency=CALLS_AT_ONCE)}, budgets=Budgets(run=Budget(tokens=TOKENS_A_RUN))),
+        limits=Limits(
+            models={MODEL: Rates(concurrency=CALLS_AT_ONCE)}, budgets=Budgets(run=Budget(tokens=TOKENS_A_RUN))
+        ),
     )
 
 

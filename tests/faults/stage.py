@@ -62,10 +62,17 @@ LATE = ("bob", SECOND, *ROUND, "fay", formats.SOURCES[1])
 """Whose model lets a run linger."""
 LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
 READY_S = 120.0  # a supervisor that had to start a worker often waits up to 30 s
-CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4), "agents-4": ("tasks-2", "tasks", 8)}
+CREW = {
+    "agents-2": ("tools-2", "tools", 2),
+    "agents-3": ("coordinator-2", "coordinator", 4),
+    "agents-4": ("tasks-2", "tasks", 8),
+}
 """The stack knows one worker for tools, one for tasks and one coordinator; three of its agents workers become a second of each."""
 
-WORKERS = {**{name: name for name in ("coordinator", "agents", "tools", "tasks")}, **{name: role for name, (role, *_) in CREW.items()}}
+WORKERS = {
+    **{name: name for name in ("coordinator", "agents", "tools", "tasks")},
+    **{name: role for name, (role, *_) in CREW.items()},
+}
 """The stack's name of each worker → what it really is."""
 
 
@@ -78,7 +85,9 @@ class Models(ScriptedModels):
 
     def __init__(self, journal: Journal) -> None:
         late = Rule(match=rf"(?s)^({'|'.join(LATE)}) <.* linger( again)?>$", delay_s=LINGER_S)
-        super().__init__([late, *_rules_of_router(), *_rules_of_hand(journal), *_rules_of_workflow(journal), *_rules_of_desk()])
+        super().__init__(
+            [late, *_rules_of_router(), *_rules_of_hand(journal), *_rules_of_workflow(journal), *_rules_of_desk()]
+        )
         self._lines = journal
 
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
@@ -89,7 +98,9 @@ class Models(ScriptedModels):
         agent, text = asked["agent"], asked["text"]
         sent = len(json.dumps(body["messages"], ensure_ascii=False)) // CHARACTERS_PER_TOKEN + 1
         turn = _round(agent, text, len(results))
-        self._lines.write("asked", agent=agent, tag=asked["tag"], round=turn, about_tokens=2 * sent)  # the answer is an echo at most
+        self._lines.write(
+            "asked", agent=agent, tag=asked["tag"], round=turn, about_tokens=2 * sent
+        )  # the answer is an echo at most
         if agent in REPLIES and not rule.tool_calls:
             rule = rule.model_copy(update={"reply": REPLIES[agent](text, results)})
         return rule, entry
@@ -211,7 +222,9 @@ class Stage:
 
     def valkey(self) -> int:
         """The server's process; 0 while it is away."""
-        return next((process.pid for process in self.stack.processes() if process.name == "valkey" and process.alive), 0)
+        return next(
+            (process.pid for process in self.stack.processes() if process.name == "valkey" and process.alive), 0
+        )
 
     def everybody(self) -> list[int]:
         """All processes that work, with their children."""
@@ -242,7 +255,9 @@ class Stage:
         until(is_whole, "the whole fleet", READY_S)
 
     @contextmanager
-    def extra_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata_workers"), **environment: str) -> Iterator[int]:
+    def extra_worker(
+        self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata_workers"), **environment: str
+    ) -> Iterator[int]:
         """One more worker, outside the stack, ready when the block begins: its process, which leads a group of its own."""
         worker = self.start_worker(queue, program=program, **environment)
         try:
@@ -264,11 +279,30 @@ class Stage:
     def start_user_worker(self) -> None:
         """Begin to start the user's worker; one that runs is killed before."""
         self.end_user_worker()
-        worker = [sys.executable, "-m", "celery", "-A", "fault_tasks", "worker", "--concurrency", "2", "--loglevel", "WARNING"]
-        command = ["sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *worker]  # Celery's workers exit if Redis is full
+        worker = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "fault_tasks",
+            "worker",
+            "--concurrency",
+            "2",
+            "--loglevel",
+            "WARNING",
+        ]
+        command = [
+            "sh",
+            "-c",
+            'while :; do "$@"; sleep 1; done',
+            "sh",
+            *worker,
+        ]  # Celery's workers exit if Redis is full
         with (self.folder / "user-worker.log").open("ab") as log:
             surroundings = {**os.environ, "REDIS_URL": self.client.redis_url}
-            self.user_worker = subprocess.Popen(command, env=surroundings, cwd=HERE, stdout=log, stderr=log, start_new_session=True)
+            self.user_worker = subprocess.Popen(
+                command, env=surroundings, cwd=HERE, stdout=log, stderr=log, start_new_session=True
+            )
 
     def end_user_worker(self) -> None:
         """Kill all processes of the user's worker."""
@@ -279,7 +313,9 @@ class Stage:
 
     def wait_announced(self, pid: int) -> None:
         """Wait until a worker takes work."""
-        until(lambda: pid in [worker.pid for worker in registry.workers(self.client.redis)], f"the worker {pid}", READY_S)
+        until(
+            lambda: pid in [worker.pid for worker in registry.workers(self.client.redis)], f"the worker {pid}", READY_S
+        )
 
 
 def end(worker: subprocess.Popen[bytes]) -> None:
@@ -294,9 +330,19 @@ def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False, server_onl
     """A stack with its home in a folder; its logs and journal stay there. With `server_only` nobody works."""
     journal = Journal(folder / "journal.jsonl")
     fault = {"CANTATA_FAULT": f"@{folder / 'fault'}"} if armed else {}
-    with Models(journal) as models, receiving() as hook, _environment(
-        OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_WEBHOOK_SECRET="hook", CANTATA_DRAIN_S=str(drain_s), **fault
-    ), _stack(folder / "home", server_only=server_only) as stack, Client(stack.url, config=definitions()) as client:  # fmt: skip
+    with (
+        Models(journal) as models,
+        receiving() as hook,
+        _environment(
+            OPENAI_API_BASE=models.url,
+            OPENAI_API_KEY="sk-faults",
+            CANTATA_WEBHOOK_SECRET="hook",
+            CANTATA_DRAIN_S=str(drain_s),
+            **fault,
+        ),
+        _stack(folder / "home", server_only=server_only) as stack,
+        Client(stack.url, config=definitions()) as client,
+    ):
         formats.write_desk(folder)
         (folder / HOOK).write_text(hook.url)
         stage = Stage(client, stack, folder, journal, hook)

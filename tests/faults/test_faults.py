@@ -60,7 +60,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.mark.timeout(300)
 def test_steps_of_a_killed_worker_run_again_soon_and_a_step_of_a_live_one_is_not_doubled(world: Stage) -> None:
     with recovery.blocked(world, seconds=12.0, blocks_s=10.0):
-        p99_s = at_best(lambda: recovery.measure(world, 4, (0.5, 2.0), label=f"recovery{next(NUMBERS)}").p99_s, recovery.BOUND_S)
+        p99_s = at_best(
+            lambda: recovery.measure(world, 4, (0.5, 2.0), label=f"recovery{next(NUMBERS)}").p99_s, recovery.BOUND_S
+        )
 
     assert p99_s <= recovery.BOUND_S
 
@@ -83,7 +85,9 @@ def test_a_clock_five_minutes_off_is_told_and_corrupts_nothing(world: Stage, tmp
     for queue, off_s in queues.items():
         folder = tmp_path / queue
         folder.mkdir()
-        (folder / "sitecustomize.py").write_text(f"import time\n\nright = time.time\ntime.time = lambda: right() + {off_s}\n")
+        (folder / "sitecustomize.py").write_text(
+            f"import time\n\nright = time.time\ntime.time = lambda: right() + {off_s}\n"
+        )
 
     with (
         world.extra_worker("ahead", PYTHONPATH=str(tmp_path / "ahead")) as ahead,

@@ -95,7 +95,9 @@ class World:
         self.play.commit(begun, outcome=Outcome(status="retry", error=ErrorInfo(code="timeout", message="late")))
         self.journal.write("finish", run_id=RUN, step_id=step, attempt=1, pid=PID)
         self.play.come_due("retry", step)
-        self.play.ledger.steps.commit(self.play.begin(step, owner=OWNER), Outcome(output=3), output="3", info={"task_id": task_id})
+        self.play.ledger.steps.commit(
+            self.play.begin(step, owner=OWNER), Outcome(output=3), output="3", info={"task_id": task_id}
+        )
 
     def _ask(self, step: str, grow: Callable[[Begun], Graph] | None = None) -> None:
         begun = self.play.begin(step, owner=OWNER)
@@ -105,7 +107,9 @@ class World:
         usage = Usage(input_tokens=ROUND_TOKENS[number], output_tokens=1, cost_usd=0.001)
         self.limiter.settle(begun.lease, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
         outcome = Outcome(output="hello", usage=usage, fragment=grow(begun) if grow else None)
-        self.play.ledger.steps.commit(begun, outcome, output='"hello"', info={"usage": usage.model_dump(exclude_defaults=True)})
+        self.play.ledger.steps.commit(
+            begun, outcome, output='"hello"', info={"usage": usage.model_dump(exclude_defaults=True)}
+        )
 
     def take(self, holder: str, bounds: Limits | None = None) -> None:
         """Take leave for a model call."""
@@ -256,7 +260,9 @@ def test_a_join_that_fires_twice_is_found(world: World) -> None:
 
 
 def test_a_join_that_fires_too_early_is_found(world: World) -> None:
-    world.edit_log(lambda entries: entries.insert(event(entries, "done", "b"), entries.pop(event(entries, "started", "join"))))
+    world.edit_log(
+        lambda entries: entries.insert(event(entries, "done", "b"), entries.pop(event(entries, "started", "join")))
+    )
 
     assert "step join: expected its source b over before it starts" in said(world)
 
@@ -264,7 +270,9 @@ def test_a_join_that_fires_too_early_is_found(world: World) -> None:
 def test_an_outcome_of_a_tool_that_never_finished_is_found(world: World) -> None:
     world.edit_journal(lambda lines: lines.remove(line_of(lines, "finish", "c")))
 
-    assert "step c: expected one finish of attempt 1 in the journal; found 0, though its outcome is recorded" in said(world)
+    assert "step c: expected one finish of attempt 1 in the journal; found 0, though its outcome is recorded" in said(
+        world
+    )
 
 
 def test_an_attempt_that_is_done_twice_is_found(world: World) -> None:
@@ -276,8 +284,9 @@ def test_an_attempt_that_is_done_twice_is_found(world: World) -> None:
 def test_an_attempt_that_the_ledger_did_not_grant_is_found(world: World) -> None:
     world.line("start", "c", attempt=7)
 
-    assert f"step c: expected an attempt in the ledger for each in the journal; found attempt 7 in process {PID} is unknown to it" in said(
-        world
+    assert (
+        f"step c: expected an attempt in the ledger for each in the journal; found attempt 7 in process {PID} is unknown to it"
+        in said(world)
     )
 
 
@@ -303,7 +312,9 @@ def test_a_lease_that_a_live_worker_lost_is_found(world: World, hurt: What | Non
         world.journal.write(hurt, pid=PID, at=at, until=at + 1)
 
     assert said(world) == (
-        "" if hurt else f"run sound (sample tag), step a: expected the lease of a live worker kept; found attempt 1 of {OWNER} lost"
+        ""
+        if hurt
+        else f"run sound (sample tag), step a: expected the lease of a live worker kept; found attempt 1 of {OWNER} lost"
     )
 
 
@@ -316,7 +327,10 @@ def test_two_attempts_at_once_are_found(world: World) -> None:
 def test_a_task_that_never_finished_is_found(world: World) -> None:
     world.edit_journal(lambda lines: lines.remove(line_of(lines, "finish", "task")))
 
-    assert "step task: expected one finish of attempt 1 in the journal; found 0, though its outcome is recorded" in said(world)
+    assert (
+        "step task: expected one finish of attempt 1 in the journal; found 0, though its outcome is recorded"
+        in said(world)
+    )
 
 
 @pytest.mark.parametrize(("event_type", "limit_s"), [("lost", 0.001), ("released", 0.001), ("retry", 60)])
@@ -325,8 +339,9 @@ def test_a_task_that_was_given_up_before_its_time_is_found(world: World, event_t
     world.redis.hset(f"{KEY}:steps", "task", json.dumps({**spec, "timeout_s": limit_s}))
     world.edit_log(lambda entries: entries[event(entries, "retry", "task")].update(t=event_type, w=OWNER))
 
-    assert f"step task: expected attempt 1 left to the user's worker for {limit_s:g} s; found {event_type!r} (timeout) after 0.0" in said(
-        world
+    assert (
+        f"step task: expected attempt 1 left to the user's worker for {limit_s:g} s; found {event_type!r} (timeout) after 0.0"
+        in said(world)
     )
 
 
@@ -340,7 +355,8 @@ def test_a_task_that_failed_by_its_worker_s_word_may_be_repeated_at_once(world: 
 
 
 @pytest.mark.parametrize(
-    ("times", "number", "step"), [(0, 0, "turn"), (2, 0, "turn"), (2, 1, "turn/r1"), (0, 0, "@router"), (2, 0, "@router")]
+    ("times", "number", "step"),
+    [(0, 0, "turn"), (2, 0, "turn"), (2, 1, "turn/r1"), (0, 0, "@router"), (2, 0, "@router")],
 )
 def test_a_model_that_is_asked_too_often_or_never_is_found(world: World, times: int, number: int, step: str) -> None:
     agent = ROUTER if step == "@router" else "ann"
@@ -348,7 +364,9 @@ def test_a_model_that_is_asked_too_often_or_never_is_found(world: World, times: 
     world.edit_journal(lambda lines: lines.remove(asked))
     world.edit_journal(lambda lines: lines.extend([asked] * times))
 
-    assert f"step {step}: expected its model asked 1 to 1 times, as it had 1 attempts; found {times} times" in said(world)
+    assert f"step {step}: expected its model asked 1 to 1 times, as it had 1 attempts; found {times} times" in said(
+        world
+    )
 
 
 @pytest.mark.parametrize(("number", "step"), [(0, "turn"), (1, "turn/r1")])
@@ -424,8 +442,9 @@ def test_a_sound_fork_has_no_violation(forked: World) -> None:
 def test_a_fork_that_asks_again_for_what_it_took_over_is_found(forked: World, later_s: float) -> None:
     forked.journal.write("asked", tag="forked", agent="ann", at=forked.journal.lines()[-1].at + later_s)
 
-    assert f"run {FORK} (sample forked), step turn: expected its model asked 0 to 0 times, as it had 0 attempts; found 1 times" in said(
-        forked
+    assert (
+        f"run {FORK} (sample forked), step turn: expected its model asked 0 to 0 times, as it had 0 attempts; found 1 times"
+        in said(forked)
     )
 
 
@@ -439,13 +458,17 @@ def test_a_fork_that_is_not_whole_is_found(forked: World) -> None:
     for part in ("steps", "state"):
         forked.redis.hdel(f"{run_key(None, FORK)}:{part}", "turn/t0")
 
-    assert f"run {FORK} (sample forked): expected the steps of {RUN} (sample tag); found none like turn/t0" in said(forked)
+    assert f"run {FORK} (sample forked): expected the steps of {RUN} (sample tag); found none like turn/t0" in said(
+        forked
+    )
 
 
 def test_a_fork_that_nobody_was_told_of_is_found(forked: World) -> None:
     forked.edit_journal(lambda lines: lines.__setitem__(slice(None), [line for line in lines if line.run_id != FORK]))
 
-    assert f"run {FORK}: expected each fork told to who asked for it; found one of {RUN} that is succeeded" in said(forked)
+    assert f"run {FORK}: expected each fork told to who asked for it; found one of {RUN} that is succeeded" in said(
+        forked
+    )
 
 
 @pytest.mark.parametrize("spent", [0, 21, 23])
@@ -475,7 +498,10 @@ def test_what_the_shared_limits_still_hold_is_found(world: World, monkeypatch: p
         ("1000 reserved_tokens", BUDGET),
         ("10000000 reserved_nano", BUDGET),
     ):
-        assert f"Redis: expected nothing reserved or held a lease after all runs are over; found {entry} in {place!r}" in found
+        assert (
+            f"Redis: expected nothing reserved or held a lease after all runs are over; found {entry} in {place!r}"
+            in found
+        )
 
 
 def test_who_still_waits_for_the_shared_limits_is_found(world: World) -> None:
@@ -496,7 +522,9 @@ def test_a_call_that_died_a_lease_ago_is_given_up(world: World) -> None:
 def test_a_key_of_the_shared_limits_that_is_not_known_is_found(world: World) -> None:
     world.redis.set(f"cantata:{LIMITS_KEY}:other", 1, ex=60)
 
-    assert f"expected no key of the shared limits but those of the suite's; found 'cantata:{LIMITS_KEY}:other'" in said(world)
+    assert f"expected no key of the shared limits but those of the suite's; found 'cantata:{LIMITS_KEY}:other'" in said(
+        world
+    )
 
 
 def test_a_key_without_owner_or_expiry_is_found(world: World) -> None:
@@ -511,7 +539,9 @@ def test_a_key_without_owner_or_expiry_is_found(world: World) -> None:
     assert "run nobody: expected no key of a run that is not kept" in found
 
 
-@pytest.mark.parametrize(("key", "entry"), [("tasks", f"{RUN}|1|task"), ("leases", f"{RUN}|1|{OWNER}|a"), ("due", f"retry|{RUN}|a")])
+@pytest.mark.parametrize(
+    ("key", "entry"), [("tasks", f"{RUN}|1|task"), ("leases", f"{RUN}|1|{OWNER}|a"), ("due", f"retry|{RUN}|a")]
+)
 def test_what_is_still_to_be_done_for_a_run_that_is_over_is_found(world: World, key: str, entry: str) -> None:
     world.redis.zadd(f"{SHARD}:{key}", {entry: 9e15})
 
@@ -524,7 +554,9 @@ def test_a_run_under_way_that_would_expire_is_found(world: World) -> None:
     assert f"run sound: expected no expiry while the run is running; found one of '{KEY}:out'" in said(world)
 
 
-@pytest.mark.parametrize(("name", "entry"), [("leases", f"{RUN}|1|{OWNER}|c"), ("ready", f"{RUN}|c"), ("due", f"retry|{RUN}|c")])
+@pytest.mark.parametrize(
+    ("name", "entry"), [("leases", f"{RUN}|1|{OWNER}|c"), ("ready", f"{RUN}|c"), ("due", f"retry|{RUN}|c")]
+)
 def test_work_that_is_left_for_a_run_that_is_over_is_found(world: World, name: str, entry: str) -> None:
     world.redis.zadd(f"{SHARD}:{name}", {entry: 1})
 
@@ -549,7 +581,9 @@ class Talk:
         self.ids = list(islice((name for number in count() if shard_of(name := f"turn{number}") == shard), 3))
         plays = [Play(Ledger(redis), run_id, text=f"text {run_id}", session=place) for run_id in self.ids]
         for play in plays:
-            journal.write("accepted", run_id=play.run_id, tag=play.run_id, shape="talk", expected=f"answer {play.run_id}")
+            journal.write(
+                "accepted", run_id=play.run_id, tag=play.run_id, shape="talk", expected=f"answer {play.run_id}"
+            )
             play.plan(work("ann", kind="agent.turn", work="agents:ann"), terminals=("ann",))
             journal.write("asked", agent="ann", tag=play.run_id)
             play.do("ann", f"answer {play.run_id}")
@@ -589,13 +623,19 @@ def test_a_turn_that_starts_before_the_one_before_it_is_closed_is_found(talk: Ta
         talk.redis.xadd(key, later, id=entry)  # type: ignore[arg-type]  # the stubs want wider keys
     talk.redis.pexpire(key, left_ms)
 
-    assert f"step @start: expected no start before {talk.ids[0]} (talk {talk.ids[0]}) is closed; found one " in talk.violations
+    assert (
+        f"step @start: expected no start before {talk.ids[0]} (talk {talk.ids[0]}) is closed; found one "
+        in talk.violations
+    )
 
 
 def test_a_model_that_is_asked_for_a_turn_before_its_time_is_found(talk: Talk) -> None:
     lines = talk.journal.lines()
     first = lines[0].at - 1
-    early = [line.model_copy(update={"at": first}) if (line.what, line.tag) == ("asked", talk.ids[1]) else line for line in lines]
+    early = [
+        line.model_copy(update={"at": first}) if (line.what, line.tag) == ("asked", talk.ids[1]) else line
+        for line in lines
+    ]
     talk.journal.path.write_text("".join(f"{line.model_dump_json()}\n" for line in early))
 
     assert f"expected no model asked before {talk.ids[0]} (talk {talk.ids[0]}) is closed; found ann " in talk.violations
@@ -604,15 +644,26 @@ def test_a_model_that_is_asked_for_a_turn_before_its_time_is_found(talk: Talk) -
 @pytest.mark.parametrize(
     ("edit", "found"),
     [
-        (lambda entries: entries.pop(0), "expected ('user', 'text {0}') as entry 1 of its session; found ('assistant', 'answer {0}')"),
-        (lambda entries: entries.pop(), "expected ('assistant', 'answer {2}') as entry 6 of its session; found nothing more"),
-        (lambda entries: entries.append(entries[-1]), "expected nothing more as entry 7 of its session; found ('assistant', 'answer {2}')"),
+        (
+            lambda entries: entries.pop(0),
+            "expected ('user', 'text {0}') as entry 1 of its session; found ('assistant', 'answer {0}')",
+        ),
+        (
+            lambda entries: entries.pop(),
+            "expected ('assistant', 'answer {2}') as entry 6 of its session; found nothing more",
+        ),
+        (
+            lambda entries: entries.append(entries[-1]),
+            "expected nothing more as entry 7 of its session; found ('assistant', 'answer {2}')",
+        ),
         (lambda entries: entries.insert(1, entries[1]), "as entry 3 of its session; found ('assistant', 'answer {0}')"),
         (lambda entries: entries.reverse(), "as entry 1 of its session; found ('assistant', 'answer {2}')"),
     ],
     ids=["lost", "unanswered", "twice", "answered twice", "in disorder"],
 )
-def test_what_was_said_and_is_lost_doubled_or_in_disorder_is_found(talk: Talk, edit: Callable[[list[str]], None], found: str) -> None:
+def test_what_was_said_and_is_lost_doubled_or_in_disorder_is_found(
+    talk: Talk, edit: Callable[[list[str]], None], found: str
+) -> None:
     talk.edit_history(edit)
 
     assert found.format(*talk.ids) in talk.violations
@@ -623,7 +674,9 @@ def test_a_turn_that_is_left_in_the_queue_is_found(talk: Talk) -> None:
 
     found = talk.violations
 
-    assert f"run {talk.ids[2]}: expected nobody in the queue of a session when its turns are over; found it there" in found
+    assert (
+        f"run {talk.ids[2]}: expected nobody in the queue of a session when its turns are over; found it there" in found
+    )
     assert f"found '{TALK}:queue', which has neither" in found
 
 
@@ -636,5 +689,8 @@ def test_it_is_a_program_of_its_own(world: World) -> None:
     doctored = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (sound.returncode, sound.stdout.strip(), sound.stderr) == (0, "", "")
-    assert (doctored.returncode, doctored.stdout.strip()) == (1, "run sound (sample tag): expected the output 3; found 4")
+    assert (doctored.returncode, doctored.stdout.strip()) == (
+        1,
+        "run sound (sample tag): expected the output 3; found 4",
+    )
     assert START in world.play.ledger.reader.read(RUN).steps

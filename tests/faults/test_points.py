@@ -73,14 +73,18 @@ def test_each_point_each_fault_and_each_shape_has_its_case() -> None:
 
 @pytest.mark.slow("nine strikes, each of which is waited for until its leases have run out")
 @pytest.mark.timeout(300)
-def test_a_run_ends_as_if_nothing_had_been_where_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_as_if_nothing_had_been_where_a_process_is_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strike_all(SHORT, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow("many strikes, each of which is waited for until its leases have run out")
 @pytest.mark.thorough("many strikes more, of two to ten seconds each")
 @pytest.mark.timeout(PATIENCE_S)
-def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strike_all(LONG, tmp_path, monkeypatch)
 
 
@@ -90,7 +94,9 @@ def strike_all(cases: Sequence[Case], folder: Path, monkeypatch: pytest.MonkeyPa
     with stage(folder, drain_s=0.5, armed=True) as world:
         report = points.strike(world, cases, time.monotonic() + PATIENCE_S, print)
         if report.missed:  # a step that lingers may be over before it is struck, if we stall; not twice
-            again = points.strike(world, [case for case in cases if (case.label, case.shape) in report.missed], math.inf, print)
+            again = points.strike(
+                world, [case for case in cases if (case.label, case.shape) in report.missed], math.inf, print
+            )
             report.violations += again.violations
             report.missed = again.missed
 

@@ -24,11 +24,15 @@ PATIENCE_S = 120.0
 @pytest.mark.slow("a stack starts, and its agents worker twice, with LiteLLM")
 @pytest.mark.thorough("test_replies.py reads each form back from the ledger in one process")
 @pytest.mark.timeout(600)
-def test_the_request_after_a_kill_is_that_before_it_for_each_form_of_reasoning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_request_after_a_kill_is_that_before_it_for_each_form_of_reasoning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cells = {
         f"{found.provider}/{variant}/{stream}": (found, stream)
         for provider in FORMS
-        for variant, name in enumerate(each for each in read(provider)["replies"] if each.startswith("reasoning with tools"))
+        for variant, name in enumerate(
+            each for each in read(provider)["replies"] if each.startswith("reasoning with tools")
+        )
         for found in [cell(provider, name)]
         for stream in (False, True)
     }
@@ -39,15 +43,27 @@ def test_the_request_after_a_kill_is_that_before_it_for_each_form_of_reasoning(t
         for number, (found, stream) in enumerate(cells.values()):
             for variable, value in found.environment.items():
                 monkeypatch.setenv(variable, value.format(url=server.url))
-            params = {key: value.format(url=server.url) if isinstance(value, str) else value for key, value in found.params.items()}
-            agents[f"a{number}"] = {"model": found.model, "params": params, "stream": stream, "retries": 0, "tools": ["get_weather"]}
+            params = {
+                key: value.format(url=server.url) if isinstance(value, str) else value
+                for key, value in found.params.items()
+            }
+            agents[f"a{number}"] = {
+                "model": found.model,
+                "params": params,
+                "stream": stream,
+                "retries": 0,
+                "tools": ["get_weather"],
+            }
         config = {"version": 1, "tools": {"get_weather": {"function": "weather:get_weather"}}, "agents": agents}
         (tmp_path / "config.yaml").write_text(json.dumps(config))
         with (
             Stack.start(tmp_path / "home", tools=2) as stack,
             Client(stack.url, config=tmp_path / "config.yaml") as client,
         ):
-            runs = {name: client.submit_turn(f"Is it sunny? {name}", agent=f"a{number}") for number, name in enumerate(cells)}
+            runs = {
+                name: client.submit_turn(f"Is it sunny? {name}", agent=f"a{number}")
+                for number, name in enumerate(cells)
+            }
             until(lambda: server.later.keys() == cells.keys(), "the second round of all", PATIENCE_S)
 
             worker = next(each.pid for each in stack.processes() if each.alive and "agents" in each.queues)
@@ -61,4 +77,6 @@ def test_the_request_after_a_kill_is_that_before_it_for_each_form_of_reasoning(t
     assert {name: len(requests) for name, requests in server.later.items()} == dict.fromkeys(cells, 2)
     assert [name for name, (before, after) in server.later.items() if before != after] == []
     for name, (found, _) in cells.items():
-        assert [part for part in found.sent_back if not model_upstream.has_part(server.later[name][1], part)] == [], name
+        assert [part for part in found.sent_back if not model_upstream.has_part(server.later[name][1], part)] == [], (
+            name
+        )

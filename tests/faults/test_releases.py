@@ -19,7 +19,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, Release]:
 @pytest.mark.slow("workers and clients of two releases start from nothing")
 @pytest.mark.parametrize("is_rollback", [False, True], ids=["deploy", "rollback"])
 @pytest.mark.timeout(400)
-def test_runs_that_one_release_began_are_finished_by_the_other(both: tuple[Release, Release], tmp_path: Path, *, is_rollback: bool) -> None:
+def test_runs_that_one_release_began_are_finished_by_the_other(
+    both: tuple[Release, Release], tmp_path: Path, *, is_rollback: bool
+) -> None:
     before, now = both
     report = releases.change(tmp_path, *((now, before) if is_rollback else (before, now)))
 

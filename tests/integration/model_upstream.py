@@ -77,19 +77,33 @@ def cells() -> list[Cell]:
 def cell(provider: str, name: str) -> Cell:
     """Return one cell. The settings of a variant are those of its column, and its own."""
     found = read(provider)
-    own: dict[str, Any] = {**found.get("cells", {}).get(name.partition(":")[0], {}), **found.get("cells", {}).get(name, {})}
+    own: dict[str, Any] = {
+        **found.get("cells", {}).get(name.partition(":")[0], {}),
+        **found.get("cells", {}).get(name, {}),
+    }
     whole, chunk = ({}, {}) if own.get("envelope") is False else (found["whole"], found["chunk"])
     turns = [
-        {**turn, "whole": {**whole, **turn["whole"]} if turn.get("status", 200) == 200 else turn["whole"],
-         "stream": [{**chunk, **event} for event in turn.get("stream", ())]}
+        {
+            **turn,
+            "whole": {**whole, **turn["whole"]} if turn.get("status", 200) == 200 else turn["whole"],
+            "stream": [{**chunk, **event} for event in turn.get("stream", ())],
+        }
         for turn in found["replies"][name]
-    ]  # fmt: skip
+    ]
     settings = {**found, **own}
     return Cell(
-        provider=provider, name=name, model=settings["model"], params=settings.get("params", {}), environment=found["environment"],
-        wire=settings["wire"], turns=turns, sent_back=own.get("sent_back", ()), refused=own.get("refused", ()),
-        thought=own.get("thought", "I should look it up."), words=own.get("words", ""),
-    )  # fmt: skip
+        provider=provider,
+        name=name,
+        model=settings["model"],
+        params=settings.get("params", {}),
+        environment=found["environment"],
+        wire=settings["wire"],
+        turns=turns,
+        sent_back=own.get("sent_back", ()),
+        refused=own.get("refused", ()),
+        thought=own.get("thought", "I should look it up."),
+        words=own.get("words", ""),
+    )
 
 
 class Upstream:
@@ -122,7 +136,9 @@ class Upstream:
         name = next((name for name in self._named if name.encode() in raw), "")
         cell = self._named.get(name) or self._cell
         assert cell is not None
-        number = min(raw.count(RESULT.encode()), len(cell.turns) - 1)  # each turn but the last is answered by results of tools
+        number = min(
+            raw.count(RESULT.encode()), len(cell.turns) - 1
+        )  # each turn but the last is answered by results of tools
         if name and number:
             self.later.setdefault(name, []).append(body)
             self.may_go_on.wait()
@@ -185,7 +201,9 @@ def has_part(value: Any, part: Any) -> bool:
 
 def _fits(value: Any, part: Any) -> bool:
     if isinstance(part, dict):
-        return isinstance(value, dict) and all(name in value and _fits(value[name], each) for name, each in part.items())
+        return isinstance(value, dict) and all(
+            name in value and _fits(value[name], each) for name, each in part.items()
+        )
     return bool(value == part)
 
 

@@ -42,7 +42,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClient]:
 
 @asynccontextmanager
 async def connected(stack: EmbeddedClient, threads: int = 8) -> AsyncIterator[AsyncClient]:
-    async with asyncio.timeout(PATIENCE_S), AsyncClient(stack.redis_url, config=stack.definitions, threads=threads) as client:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        AsyncClient(stack.redis_url, config=stack.definitions, threads=threads) as client,
+    ):
         yield client
         assert (await client.streams()).followed == 0, "somebody still follows a run"
 
@@ -69,7 +72,9 @@ async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
 def test_a_chain_is_submitted_followed_and_forked(stack: EmbeddedClient) -> None:
     async def main() -> None:
         async with connected(stack) as client:
-            chain = await client.submit_chain({"entry_node": "count", "nodes": [COUNT]}, initial_input={"text": "a b c"})
+            chain = await client.submit_chain(
+                {"entry_node": "count", "nodes": [COUNT]}, initial_input={"text": "a b c"}
+            )
             events = [(event.node_id, event.phase) async for event in chain.events()]
             response = await chain.result(timeout_s=PATIENCE_S)
             fork = await client.fork(chain.run_id, "count", changes={"input.text": "a b"})
@@ -105,7 +110,9 @@ def test_events_are_those_that_the_client_has_from_any_offset(stack: EmbeddedCli
 def test_a_run_that_waits_is_signalled_and_one_is_cancelled(stack: EmbeddedClient) -> None:
     async def main() -> None:
         async with connected(stack) as client:
-            signalled, cancelled = [await client.submit_chain({"entry_node": "gate", "nodes": [GATE]}) for _ in range(2)]
+            signalled, cancelled = [
+                await client.submit_chain({"entry_node": "gate", "nodes": [GATE]}) for _ in range(2)
+            ]
             results = asyncio.gather(signalled.result(), cancelled.result())
 
             assert await signalled.signal("gate", "go") in ("taken", "kept")
@@ -283,7 +290,12 @@ def test_any_function_runs_with_the_client_in_the_context_of_its_caller(stack: E
         async with connected(stack) as client:
             variable.set("the caller's")
             thread, value, found = await client.call(
-                lambda blocking, session: (threading.current_thread(), variable.get(), blocking.sessions.waiting(session)), "none"
+                lambda blocking, session: (
+                    threading.current_thread(),
+                    variable.get(),
+                    blocking.sessions.waiting(session),
+                ),
+                "none",
             )
             assert (value, list(found)) == ("the caller's", [])
             assert thread is not threading.current_thread()
@@ -301,15 +313,22 @@ def test_a_batch_is_iterated_by_a_coroutine_and_can_be_left(stack: EmbeddedClien
     async def main() -> tuple[list[JsonValue], list[JsonValue]]:
         async with asyncio.timeout(PATIENCE_S), AsyncClient(stack.redis_url, config=definitions) as client:
             first = []
-            async with aclosing(client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)) as found:
+            async with aclosing(
+                client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)
+            ) as found:
                 async for row in found:
                     first.append(row.output)
                     if len(first) == 5:
                         break
-            return first, [row.output async for row in client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)]
+            return first, [
+                row.output
+                async for row in client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)
+            ]
 
     first, rest = run(main)
 
     assert first == [*range(5)]
-    assert rest == [*range(12 - len(rest), 12)], "what the loop may not have stored comes again, and nothing is left out"
+    assert rest == [*range(12 - len(rest), 12)], (
+        "what the loop may not have stored comes again, and nothing is left out"
+    )
     assert len(rest) >= 7

@@ -47,7 +47,10 @@ agents:
 workflows:
   flow: {function: "flow:flow"}
 """
-RULES = [Rule(after_tools=0, tool_calls=(ToolCall(name="note", arguments={"n": 4}),)), Rule(after_tools=1, reply="five")]
+RULES = [
+    Rule(after_tools=0, tool_calls=(ToolCall(name="note", arguments={"n": 4}),)),
+    Rule(after_tools=1, reply="five"),
+]
 
 
 class Fleet:
@@ -58,7 +61,9 @@ class Fleet:
         for name, text in {"ours.py": GOOD, "flow.py": FLOW, "apart.py": APART, "cantata.yaml": CONFIG}.items():
             (folder / name).write_text(text)
         (folder / "outside.py").write_text(APART.replace("later", "outside"))
-        (folder / "client.yaml").write_text(CONFIG.replace("tools:", 'tools:\n  outside: {function: "outside:outside"}', 1))
+        (folder / "client.yaml").write_text(
+            CONFIG.replace("tools:", 'tools:\n  outside: {function: "outside:outside"}', 1)
+        )
         self.client = Client(redis_url, config=loading.load(folder / "client.yaml"))
         self._environment = {**os.environ, "REDIS_URL": redis_url, "CANTATA_DRAIN_S": "1"}
         self._systemd: dict[str, socket.socket] = {}
@@ -70,7 +75,11 @@ class Fleet:
         command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", queue, "--name", name, "--concurrency", "1"]
         command += ["--config", str(self.folder / "cantata.yaml"), *options]
         with (self.folder / f"{name}.log").open("ab") as log:
-            environment = {**self._environment, "CANTATA_HEARTBEAT_FILE": str(heartbeat), "NOTIFY_SOCKET": self._notified(name)}
+            environment = {
+                **self._environment,
+                "CANTATA_HEARTBEAT_FILE": str(heartbeat),
+                "NOTIFY_SOCKET": self._notified(name),
+            }
             self._workers[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         until(lambda: name in self.named(), f"the worker {name}", PATIENCE_S)
         return heartbeat
@@ -118,7 +127,9 @@ class Fleet:
     def chain(self, tool: str) -> ChainRun:
         """A chain of one tool."""
         given = {"n": 1} if tool == "note" else {}
-        return self.client.submit_chain({"nodes": [{"node_id": "x", "kind": "tool", "name": tool, "input": given}], "entry_node": "x"})
+        return self.client.submit_chain(
+            {"nodes": [{"node_id": "x", "kind": "tool", "name": tool, "input": given}], "entry_node": "x"}
+        )
 
     def refusals(self, run: Run) -> list[str]:
         """Why steps of a run were refused."""
@@ -129,9 +140,10 @@ class Fleet:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet whose one coordinator needs no code."""
     with (
-        ScriptedModels(RULES) as models, pytest.MonkeyPatch.context() as patch,
+        ScriptedModels(RULES) as models,
+        pytest.MonkeyPatch.context() as patch,
         Stack.start(tmp_path_factory.mktemp("stack"), server_only=True) as stack,
-    ):  # fmt: skip
+    ):
         patch.setenv("OPENAI_API_BASE", models.url)
         patch.setenv("OPENAI_API_KEY", "sk-test")
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
@@ -174,7 +186,11 @@ def test_bad_code_fails_no_run_and_a_corrected_file_lets_all_finish(fleet: Fleet
     waiting: list[Run] = [chain, turn, *flows[3:]]
     for run in flows[3:]:
         run.signal("go", True)
-    until(lambda: all(any("ours" in why for why in fleet.refusals(run)) for run in waiting), "a refusal of each", PATIENCE_S)
+    until(
+        lambda: all(any("ours" in why for why in fleet.refusals(run)) for run in waiting),
+        "a refusal of each",
+        PATIENCE_S,
+    )
     assert {run.status() for run in waiting} == {"running"}
     assert lenient.exists()
     assert not bad.exists()

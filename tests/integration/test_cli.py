@@ -15,7 +15,11 @@ WRONG = "chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: agent, name: 
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(["chain", "wrong.yaml", "--json"], "bad_entry"), (["turn", "hello", "--agent", "nobody", "--json"], "bad_request")]
+    ("words", "code"),
+    [
+        (["chain", "wrong.yaml", "--json"], "bad_entry"),
+        (["turn", "hello", "--agent", "nobody", "--json"], "bad_request"),
+    ],
 )
 def test_a_request_is_refused_while_a_stack_starts_for_it_which_then_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: str

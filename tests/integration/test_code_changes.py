@@ -152,7 +152,9 @@ def test_new_steps_run_edited_code_within_two_seconds(stage: CodeStage) -> None:
         return time.monotonic() - edited_at
 
     took: list[float] = []
-    while min(took, default=math.inf) > when_busy(EDITED_S) and len(took) < 8:  # others may keep the machine busy for a while
+    while (
+        min(took, default=math.inf) > when_busy(EDITED_S) and len(took) < 8
+    ):  # others may keep the machine busy for a while
         took.append(edited_s())
     assert min(took) <= when_busy(EDITED_S)
 
@@ -167,7 +169,10 @@ def test_the_digest_is_told_of_workers_and_recorded_with_runs(stage: CodeStage) 
 
     assert [entry.partition("@")[0] for entry in code] == ["steps"]
     assert run.steps(["a"])["a"].info["code"] == list(code)
-    until(lambda: [worker.code for worker in registry.workers(stage.client.redis) if worker.code] == [code], "the fleet's code")
+    until(
+        lambda: [worker.code for worker in registry.workers(stage.client.redis) if worker.code] == [code],
+        "the fleet's code",
+    )
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
@@ -232,7 +237,9 @@ def test_a_run_whose_steps_ran_with_several_versions_shows_them(stage: CodeStage
 def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(stage: CodeStage) -> None:
     def ask(tool: str) -> tuple[int, Any]:
         request = urllib.request.Request(
-            f"{stage.stack.status().gateway_url}/chains", json.dumps(chain(tool)).encode(), {"Content-Type": "application/json"}
+            f"{stage.stack.status().gateway_url}/chains",
+            json.dumps(chain(tool)).encode(),
+            {"Content-Type": "application/json"},
         )
         try:
             with urllib.request.urlopen(request, timeout=40) as answer:
@@ -265,7 +272,9 @@ class Gated(ScriptedModels):
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
-def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_another_process_serves_the_new(tmp_path: Path) -> None:
+def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_another_process_serves_the_new(
+    tmp_path: Path,
+) -> None:
     save(tmp_path, "shapes.py", ANSWER.format(version=1))
     save(tmp_path, "cantata.yaml", AGENTS)
     config, home = tmp_path / "cantata.yaml", tmp_path / "home"
@@ -294,7 +303,10 @@ def test_an_agent_finishes_its_model_call_with_the_code_it_began_with_and_anothe
                 assert held.result().final_output == {"version": 1}
                 assert (held.steps(["a"])["a"].attempt, held.result().usage.model_calls) == (1, 1)
                 assert sum("slow" in str(entry["text"]) for entry in models.journal()) == 1
-                until(lambda: "agents (finishing)" not in [each.name for each in stack.processes()], "the end of the old process")
+                until(
+                    lambda: "agents (finishing)" not in [each.name for each in stack.processes()],
+                    "the end of the old process",
+                )
         finally:
             models.gate.set()
             embedded.down(home)

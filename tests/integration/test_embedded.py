@@ -148,7 +148,12 @@ def test_workers_are_told_where_they_are(home: Home) -> None:
         eventually(lambda: log.read_text().count("\n") == 4)
 
         supervisor = find(stack, "supervisor")
-        assert log.read_text().split() == [stack.url, str(home.path), str(supervisor.pid), str(Path("here.yaml").absolute())]
+        assert log.read_text().split() == [
+            stack.url,
+            str(home.path),
+            str(supervisor.pid),
+            str(Path("here.yaml").absolute()),
+        ]
 
 
 def test_data_outlive_the_stack(home: Home) -> None:
@@ -169,7 +174,13 @@ def test_a_deep_folder_will_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "then",
-    ["sys.exit()", *(pytest.param(each, marks=pytest.mark.thorough("another end")) for each in ("signal.pause()", "raise RuntimeError"))],
+    [
+        "sys.exit()",
+        *(
+            pytest.param(each, marks=pytest.mark.thorough("another end"))
+            for each in ("signal.pause()", "raise RuntimeError")
+        ),
+    ],
 )
 def test_nothing_is_left_of_a_command_that_ends_without_a_word(home: Home, then: str) -> None:
     owner = start_owner(home, f"sys.stderr.close(); {then}")
@@ -233,7 +244,9 @@ def test_only_workers_of_a_stack_with_virtual_time_are_told_of_it(home: Home) ->
 
 def test_the_time_of_a_stack_that_was_not_started_for_it_cannot_be_skipped(home: Home) -> None:
     with Stack.start(home, command=WORKER) as stack:
-        with pytest.raises(ConfigError, match=r"time can be skipped in a stack for tests only: start it with virtual_time=True"):
+        with pytest.raises(
+            ConfigError, match=r"time can be skipped in a stack for tests only: start it with virtual_time=True"
+        ):
             stack.skip(60)
 
         stack.keep()
@@ -261,7 +274,9 @@ def test_two_stacks_in_one_folder_are_told(home: Home) -> None:
     with Stack.start(home, command=WORKER) as first:
         pid = find(first, "supervisor").pid
 
-        with pytest.raises(UnavailableError, match=rf"another stack is running in .* process {pid}\): stop it with `submit down`"):
+        with pytest.raises(
+            UnavailableError, match=rf"another stack is running in .* process {pid}\): stop it with `submit down`"
+        ):
             Stack.start(home, command=WORKER)
 
         second = Stack.start(home, command=WORKER, wait=False)
@@ -271,11 +286,16 @@ def test_two_stacks_in_one_folder_are_told(home: Home) -> None:
 
 def test_a_worker_that_dies_at_its_start_is_told(home: Home) -> None:
     with pytest.raises(
-        UnavailableError, match=r"'coordinator' ended at its start with status 3: no such configuration; its log is .*coordinator\.log"
+        UnavailableError,
+        match=r"'coordinator' ended at its start with status 3: no such configuration; its log is .*coordinator\.log",
     ):
         Stack.start(
             home,
-            command=stand_in("import sys\nif sys.argv[1] == 'coordinator': print('no such configuration'); sys.exit(3)\n" + READY + PAUSE),
+            command=stand_in(
+                "import sys\nif sys.argv[1] == 'coordinator': print('no such configuration'); sys.exit(3)\n"
+                + READY
+                + PAUSE
+            ),
         )
 
     assert not home.record.exists()
@@ -290,7 +310,8 @@ def test_a_server_that_dies_at_its_start_is_told(home: Home, tmp_path: Path, mon
     monkeypatch.setenv("CANTATA_REDIS_SERVER", str(server))
 
     with pytest.raises(
-        UnavailableError, match="'valkey' ended at its start with status 1: Bad file format reading the append only file; its log"
+        UnavailableError,
+        match="'valkey' ended at its start with status 1: Bad file format reading the append only file; its log",
     ):
         Stack.start(home, command=WORKER)
 
@@ -402,7 +423,9 @@ def test_attaching_waits_for_a_server_that_is_just_starting_again(home: Home, mo
 
 
 @pytest.mark.slow("a server hangs for some seconds")
-def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.setenv("CANTATA_HOME", str(home.path))
     monkeypatch.setattr("cantata.operation.embedded.stack.ANSWER_S", 0.1)
@@ -443,7 +466,9 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
         stack.stop()
 
     assert stack.moved == {"gateway": usual}
-    with Stack.start(home, agents=0, tools=0, gateway=True, command=WORKER) as again:  # though the usual one is free now
+    with Stack.start(
+        home, agents=0, tools=0, gateway=True, command=WORKER
+    ) as again:  # though the usual one is free now
         assert urlsplit(again.status().gateway_url or "").port == port
         assert again.moved == {"gateway": usual}
 
@@ -451,7 +476,9 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
 # What others left behind
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the workers notice, and the server waits for the next start")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere the workers notice, and the server waits for the next start"
+)
 def test_children_of_a_killed_supervisor_die_and_the_next_start_is_clean(home: Home) -> None:
     stack = Stack.start(home, keep=True, command=WORKER)
     put(stack, "a", "1")
@@ -470,7 +497,9 @@ def test_children_of_a_killed_supervisor_die_and_the_next_start_is_clean(home: H
 def test_a_server_that_was_left_over_is_ended_by_the_next_start(home: Home) -> None:
     home.prepare()
     socket = home.make_socket()
-    left = subprocess.Popen(server_command(find_server(), socket, home.data), stdout=subprocess.DEVNULL, start_new_session=True)
+    left = subprocess.Popen(
+        server_command(find_server(), socket, home.data), stdout=subprocess.DEVNULL, start_new_session=True
+    )
     eventually(lambda: is_responding(socket))
     server = identify(left.pid)
     assert server is not None

@@ -16,7 +16,10 @@ TEST = f"import os\n\ndef test_nothing_is_left() -> None:\n    assert {set(HOSTI
 def test_a_hostile_environment_changes_no_result(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.has(
-        "uv", NEW_UV.replace("""'case $1 in -V) echo Python 3.11.7 ;; -c) ;; *) echo "$@" ;; esac'""", f"'exec {sys.executable} \"$@\"'")
+        "uv",
+        NEW_UV.replace(
+            """'case $1 in -V) echo Python 3.11.7 ;; -c) ;; *) echo "$@" ;; esac'""", f"'exec {sys.executable} \"$@\"'"
+        ),
     )
     (tmp_path / "tests").mkdir()
     for name in ("conftest.py", "examples.py", "warm.py"):

@@ -20,7 +20,9 @@ HERE = str(Path(__file__).parents[2])
 def run(fault: str, code: str) -> subprocess.CompletedProcess[str]:
     """A process that runs this code with a fault armed."""
     command = [sys.executable, "-c", f"from cantata.operation import fault_points as f\n{code}"]
-    return subprocess.run(command, env={**os.environ, "CANTATA_FAULT": fault}, capture_output=True, text=True, cwd=HERE, check=False)
+    return subprocess.run(
+        command, env={**os.environ, "CANTATA_FAULT": fault}, capture_output=True, text=True, cwd=HERE, check=False
+    )
 
 
 def test_off_a_point_does_nothing() -> None:

@@ -25,7 +25,13 @@ from tests.integration.test_threads import url_of
 
 __all__ = ["scene"]
 
-ERRORS = (ValueError("bad"), RecursionError("deep"), OverflowError("far"), MemoryError(), type("Panic", (BaseException,), {})("panic"))
+ERRORS = (
+    ValueError("bad"),
+    RecursionError("deep"),
+    OverflowError("far"),
+    MemoryError(),
+    type("Panic", (BaseException,), {})("panic"),
+)
 STEPS = [f"s{number}" for number in range(100)]
 BAD = "s41"
 
@@ -47,7 +53,9 @@ def app(valkey: Redis) -> Iterator[App]:
     app.close()
 
 
-def fails_for(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, is_bad: Callable[..., bool], error: BaseException) -> None:
+def fails_for(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, is_bad: Callable[..., bool], error: BaseException
+) -> None:
     """Have a function raise whenever it is called for the bad item."""
     real = getattr(owner, name)
 
@@ -95,7 +103,9 @@ def test_a_duty_that_fails_costs_no_other(ledger: Ledger, app: App, monkeypatch:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_the_thread_goes_on_after_whatever_a_sweep_raises(ledger: Ledger, app: App, logged: list[str], error: BaseException) -> None:
+def test_the_thread_goes_on_after_whatever_a_sweep_raises(
+    ledger: Ledger, app: App, logged: list[str], error: BaseException
+) -> None:
     rounds = threading.Semaphore(0)
 
     def broken(*_: object) -> bool:
@@ -131,7 +141,9 @@ def test_a_schedule_that_fails_holds_up_no_other(
     assert logged == ["sweep_item_failed"], "once, however often it fails"
 
 
-def test_a_schedule_that_fails_again_and_again_is_parked_and_can_be_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_that_fails_again_and_again_is_parked_and_can_be_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("bad", "good"):
         scene.schedules.create(name, HOURLY)
     bring_nearer(scene.ledger.redis, 3600)
@@ -143,7 +155,10 @@ def test_a_schedule_that_fails_again_and_again_is_parked_and_can_be_tried_again(
 
         (item,) = scene.ledger.parked.find()
         assert (item.duty, item.item, item.error) == ("schedules", "/bad", "RecursionError: deep")
-        assert scene.schedules.get("bad").error == "it is not looked at any more, since that failed 3 times: RecursionError: deep"
+        assert (
+            scene.schedules.get("bad").error
+            == "it is not looked at any more, since that failed 3 times: RecursionError: deep"
+        )
         assert scene.schedules.get("good").fired == 1
 
     scene.ledger.parked.act(item.id, "retry", "ann")
@@ -166,12 +181,17 @@ def test_a_parked_schedule_that_is_replaced_goes_on(scene: Scene, monkeypatch: p
     assert scene.ledger.parked.find() == []
 
 
-def test_a_parked_schedule_that_is_dropped_is_paused_and_may_be_resumed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parked_schedule_that_is_dropped_is_paused_and_may_be_resumed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     park_schedule(scene, monkeypatch)
 
     scene.ledger.parked.act(scene.ledger.parked.find()[0].id, "drop", "ann")
 
-    assert (scene.schedules.get("bad").state, scene.schedules.get("bad").pause_note[:14]) == ("paused", "dropped by ann")
+    assert (scene.schedules.get("bad").state, scene.schedules.get("bad").pause_note[:14]) == (
+        "paused",
+        "dropped by ann",
+    )
     scene.schedules.resume("bad")
     bring_nearer(scene.ledger.redis, 7200)
     sweep_once(scene.client.app, scene.ledger)
@@ -205,7 +225,9 @@ def park_schedule(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(scene.ledger.parked.find()) == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), RecursionError("deep"), MemoryError()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [ValueError("bad"), RecursionError("deep"), MemoryError()], ids=lambda error: type(error).__name__
+)
 @pytest.mark.parametrize("way", ["leases", "ready"])
 def test_a_step_that_this_process_cannot_read_is_parked_and_the_others_are_sent(
     ledger: Ledger, valkey: Redis, app: App, monkeypatch: pytest.MonkeyPatch, way: str, error: BaseException

@@ -30,7 +30,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     add = ChainNode(node_id="a", kind="tool", name="add", input_map={"text": "input.text"}, next_node="wait")
     chain = Chain(entry_node="a", nodes=[add, ChainNode(node_id="wait", kind="wait")])
     quick = Chain(entry_node="a", nodes=[add.model_copy(update={"next_node": None})])
-    definitions = Definitions(folder=str(folder), tools={"add": Tool(function="shop:add")}, chains={"asking": chain, "quick": quick})
+    definitions = Definitions(
+        folder=str(folder), tools={"add": Tool(function="shop:add")}, chains={"asking": chain, "quick": quick}
+    )
     with (
         Client.embedded(folder / "home", config=definitions) as stack,
         Client(stack.redis_url, broker_url="none", config=definitions) as found,
@@ -87,7 +89,9 @@ def test_a_sweep_sends_it_behind_what_waits_already(valkey: Redis) -> None:
 
     swept = [found for found in ledger.leases.sweep_all(range(SHARDS)) if found.sends or found.overdue]
 
-    assert [(run_id, ready.step_id, ready.has_waited) for found in swept for run_id, ready in found.sends] == [("new", "@start", False)]
+    assert [(run_id, ready.step_id, ready.has_waited) for found in swept for run_id, ready in found.sends] == [
+        ("new", "@start", False)
+    ]
     assert [found for found in ledger.leases.sweep_all(range(SHARDS)) if found.sends] == [], "once"
 
 

@@ -149,7 +149,10 @@ def test_a_stack_that_starts_from_nothing_loads_what_its_agents_need_and_forks_t
         client = opened.enter_context(Client(stack.url, config=definitions))
         cold = client.submit_turn("from nothing", agent="ann").result(60)
         supervisor = living(stack)["supervisor"]
-        until(lambda: OF_MODELS in mapped(supervisor) and stat(supervisor)[17] == "1", "LiteLLM, and the end of the thread that imports it")
+        until(
+            lambda: OF_MODELS in mapped(supervisor) and stat(supervisor)[17] == "1",
+            "LiteLLM, and the end of the thread that imports it",
+        )
         killed = living(stack)["agents"]
         os.kill(killed, signal.SIGKILL)
         until(lambda: living(stack).get("agents", killed) != killed, "another")
@@ -161,7 +164,9 @@ def test_a_stack_that_starts_from_nothing_loads_what_its_agents_need_and_forks_t
 
 
 @pytest.mark.slow("it starts two agents workers, which call a model ten times each")
-def test_agents_processes_share_most_of_their_memory_after_calls_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_processes_share_most_of_their_memory_after_calls_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     definitions = Definitions(agents={"ann": Agent(model="openai/gpt-4o-mini", stream=False)})
     with ScriptedModels() as models:
         monkeypatch.setenv("OPENAI_API_BASE", models.url)
@@ -171,7 +176,9 @@ def test_agents_processes_share_most_of_their_memory_after_calls_too(tmp_path: P
                 run.result(60)
             own_mb = [own_memory_mb(living(client.stack)[name]) for name in ("agents", "agents-2")]
 
-    assert max(own_mb) < 65  # 50; it was 80 when each imported what a first call needs, and touched the names of all modules
+    assert (
+        max(own_mb) < 65
+    )  # 50; it was 80 when each imported what a first call needs, and touched the names of all modules
 
 
 def own_memory_mb(pid: int) -> float:
@@ -206,7 +213,9 @@ def test_a_signal_that_comes_at_once_ends_a_fork_and_is_not_taken_by_what_its_pa
     assert done.stdout == "20\n"
 
 
-def test_libraries_that_cannot_be_imported_are_told_by_the_workers_that_need_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_cannot_be_imported_are_told_by_the_workers_that_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['kombu'] = None\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -222,6 +231,8 @@ def test_a_module_of_the_user_s_has_its_name_though_a_library_of_ours_brought_on
         killed.identity.signal(signal.SIGKILL)
         until(lambda: living(client.stack).get("tools", killed.pid) != killed.pid, "another, which has LiteLLM")
 
-        answer = client.submit_chain({"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "find"}]}).result(60)
+        answer = client.submit_chain(
+            {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "find"}]}
+        ).result(60)
 
     assert answer.final_output == "mine"

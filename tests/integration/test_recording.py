@@ -32,7 +32,9 @@ RUN = "r1"
 def process(valkey: Redis, ledger: Ledger) -> Iterator[Process]:
     """A worker process, as far as recording goes, with a run that waits for its first step."""
     process = Process(f"unix://{valkey.connection_pool.connection_kwargs['path']}", "worker")
-    accepted = ledger.runs.accept(RUN, kind="chain", request="{}", definitions="{}", timeout_s=300.0, max_attempts=3, max_steps=100)
+    accepted = ledger.runs.accept(
+        RUN, kind="chain", request="{}", definitions="{}", timeout_s=300.0, max_attempts=3, max_steps=100
+    )
     assert accepted.new
     yield process
     process.stop()
@@ -42,7 +44,9 @@ NOTHING = SimpleNamespace(chain=None, chord=None, group=None)
 """The request of a message that carries nothing."""
 
 
-def execution_of(process: Process, valkey: Redis, *, is_redelivered: bool = False, request: SimpleNamespace = NOTHING) -> MessageExecution:
+def execution_of(
+    process: Process, valkey: Redis, *, is_redelivered: bool = False, request: SimpleNamespace = NOTHING
+) -> MessageExecution:
     app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
     delivery = Delivery("run.start", "coordinator", 0, is_redelivered)
     return MessageExecution(app, process, RUN, [START], delivery, Carried(request))
@@ -61,7 +65,13 @@ def deadline_of(begun: Begun, valkey: Redis) -> float:
 
 
 def test_a_step_that_is_passed_on_carries_what_its_message_did(process: Process, valkey: Redis) -> None:
-    link = {"task": "agent.turn", "args": [RUN, ["next"]], "kwargs": {}, "options": {"queue": "cantata.agents"}, "immutable": True}
+    link = {
+        "task": "agent.turn",
+        "args": [RUN, ["next"]],
+        "kwargs": {},
+        "options": {"queue": "cantata.agents"},
+        "immutable": True,
+    }
     request = SimpleNamespace(chain=[link], chord=link, group="g")
     process.is_finishing = lambda: True
 
@@ -130,7 +140,9 @@ def test_a_finished_step_is_not_handed_back(process: Process, ledger: Ledger, va
 def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(
     process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(HANDLERS, "run.start", lambda work: Outcome(fragment=Graph(edges=(Edge(source=START, target="nobody"),))))
+    monkeypatch.setitem(
+        HANDLERS, "run.start", lambda work: Outcome(fragment=Graph(edges=(Edge(source=START, target="nobody"),)))
+    )
 
     execution_of(process, valkey).run()
 
@@ -140,7 +152,9 @@ def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(
     assert "its outcome could not be recorded" in error.message
 
 
-def test_a_text_with_half_a_character_is_recorded(process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_with_half_a_character_is_recorded(
+    process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(HANDLERS, "run.start", lambda work: Outcome(detail={"finish": "half \ud83d of it"}))
 
     execution_of(process, valkey).run()
@@ -184,7 +198,9 @@ def test_a_message_that_comes_again_since_its_process_was_killed_tells_how_its_s
     begun = begun_by(process)
     if outcome is not None:
         error: JsonValue = {"code": "timeout", "message": "took too long", "step": START}
-        process.ledger.steps.commit(begun, outcome, output="null", info={} if outcome.status == "done" else {"error": error})
+        process.ledger.steps.commit(
+            begun, outcome, output="null", info={} if outcome.status == "done" else {"error": error}
+        )
     process.owner = "another~1"
 
     for is_redelivered in (False, True):

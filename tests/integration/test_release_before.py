@@ -49,8 +49,23 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def working(module: str, environment: dict[str, str], folder: Path) -> Iterator[None]:
     """Have one worker for all queues."""
-    command = [sys.executable, "-P", "-m", module, "coordinator", "tools", "agents", "--name", "all", "--concurrency", "2"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log) as worker:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        module,
+        "coordinator",
+        "tools",
+        "agents",
+        "--name",
+        "all",
+        "--concurrency",
+        "2",
+    ]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log) as worker,
+    ):
         try:
             yield
         finally:
@@ -59,7 +74,9 @@ def working(module: str, environment: dict[str, str], folder: Path) -> Iterator[
 
 @pytest.mark.slow("its processes import all that they need, one of them from another release")
 @pytest.mark.parametrize(("client", "worker"), [("before", "now"), ("now", "before")])
-def test_runs_of_one_release_are_executed_by_the_other(client: str, worker: str, valkey: Redis, before: Path, tmp_path: Path) -> None:
+def test_runs_of_one_release_are_executed_by_the_other(
+    client: str, worker: str, valkey: Redis, before: Path, tmp_path: Path
+) -> None:
     valkey.flushdb()
     url = f"unix://{valkey.connection_pool.connection_kwargs['path']}"
     usual = {**os.environ, "REDIS_URL": url}
@@ -68,7 +85,9 @@ def test_runs_of_one_release_are_executed_by_the_other(client: str, worker: str,
     (tmp_path / "shop.yaml").write_text(CONFIG.replace("FOLDER", str(tmp_path)))
 
     command = [sys.executable, "-P", "-c", SUBMIT, str(tmp_path / "shop.yaml")]
-    submitted = subprocess.run(command, env=environments[client], cwd=tmp_path, capture_output=True, text=True, check=False)
+    submitted = subprocess.run(
+        command, env=environments[client], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert submitted.returncode == 0, submitted.stderr
     with working(WORKERS[worker], environments[worker], tmp_path), Client(url) as own:
         result = own.run(submitted.stdout.strip()).result(timeout_s=100)

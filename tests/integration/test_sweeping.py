@@ -78,7 +78,9 @@ def put_at_head(valkey: Redis, queue: str, *, sent_ago_s: float) -> None:
 
 
 @pytest.mark.parametrize("took_s", [0.0, 9.0])
-def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(ledger: Ledger, valkey: Redis, app: App, took_s: float) -> None:
+def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(
+    ledger: Ledger, valkey: Redis, app: App, took_s: float
+) -> None:
     play = Play(ledger)
     since = clock.synchronize(valkey) - took_s
     names = [f"s{number}" for number in range(100)]
@@ -106,7 +108,9 @@ def test_a_lost_message_is_sent_again_before_what_was_sent_after_it(ledger: Ledg
 
     sweep_once(app, ledger)
 
-    assert steps_in(valkey, TOOLS) == ["b", "a", "foreign"], "in the order they had; what was sent after the head may still come"
+    assert steps_in(valkey, TOOLS) == ["b", "a", "foreign"], (
+        "in the order they had; what was sent after the head may still come"
+    )
     look_now(play, "a", "b", "c")
     sweep_once(app, ledger)
     assert steps_in(valkey, TOOLS) == ["b", "a", "foreign"], "what goes first tells nothing of those behind it"
@@ -135,7 +139,9 @@ def reads(valkey: Redis, do: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("head", FOREIGN)
-def test_a_foreign_message_at_the_head_of_a_queue_is_left_alone(ledger: Ledger, valkey: Redis, app: App, head: str | bytes) -> None:
+def test_a_foreign_message_at_the_head_of_a_queue_is_left_alone(
+    ledger: Ledger, valkey: Redis, app: App, head: str | bytes
+) -> None:
     play = Play(ledger)
     play.plan(work("a"))
     valkey.rpush(TOOLS, head)
@@ -213,7 +219,9 @@ def test_the_longer_a_step_waits_the_later_it_is_looked_at_again(ledger: Ledger,
     sweep_once(app, ledger)
 
     now_ms = valkey.time()[0] * 1000
-    looks = [cast(float, valkey.zscore(f"{play.shard}:ready", f"run|{step}")) - now_ms for step in ("new", "older", "oldest")]
+    looks = [
+        cast(float, valkey.zscore(f"{play.shard}:ready", f"run|{step}")) - now_ms for step in ("new", "older", "oldest")
+    ]
     assert [round(look / 1000) for look in looks] == pytest.approx([4, 20, 60], abs=3)
 
 
@@ -274,7 +282,9 @@ def test_connections_are_listed_only_for_owners_that_do_not_renew(
         sweeper._nodes[""].sweeps_from = 0.0  # as if it had had the lock for long
         sweeper._sweep_node("", range(SHARDS))
         assert lists_of_clients(valkey) == before + 1
-        assert set(ledger.leases.names()) == set(leases.values()) - {leases["dead"]}, "slow is connected, and fresh may connect again"
+        assert set(ledger.leases.names()) == set(leases.values()) - {leases["dead"]}, (
+            "slow is connected, and fresh may connect again"
+        )
 
 
 def renewed_ago(play: Play, seconds: float, *leases: str) -> None:
@@ -283,7 +293,9 @@ def renewed_ago(play: Play, seconds: float, *leases: str) -> None:
         play.ledger.redis.zincrby(f"{play.shard}:leases", -1000 * seconds, lease)
 
 
-def test_the_larger_the_fleet_the_less_often_each_worker_tries_to_sweep(ledger: Ledger, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_larger_the_fleet_the_less_often_each_worker_tries_to_sweep(
+    ledger: Ledger, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_workers", 1000)
     first, second = Sweeper(app, ledger, "first", sweep_once), Sweeper(app, ledger, "second", sweep_once)
 

@@ -56,7 +56,12 @@ def test_what_takes_no_run_shows_nothing_of_another_tenant(client: Client) -> No
     acme.memory.store_memory("colour", "red")
 
     assert [len(acme.newest(10)), acme.counts().counts.get("accepted"), len(acme.sessions.list())] == [1, 1, 1]
-    assert [len(other.newest(10)), other.list().runs, other.sessions.list(), other.memory.list_memories()] == [0, [], [], []]
+    assert [len(other.newest(10)), other.list().runs, other.sessions.list(), other.memory.list_memories()] == [
+        0,
+        [],
+        [],
+        [],
+    ]
     assert not any(other.counts().counts.values())
 
 

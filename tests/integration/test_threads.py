@@ -54,7 +54,9 @@ def test_after_an_outage_owners_renew_before_leases_count_as_run_out(ledger: Led
 
 
 @pytest.mark.parametrize("is_ending", [True, False])
-def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
+def test_a_sweep_that_breaks_is_told_unless_the_process_ends(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_ending: bool
+) -> None:
     sweeper = Sweeper(make_app(url_of(ledger.redis)), ledger, "sweeper", sweep_once, every_s=0.01)
     swept = threading.Event()
 
@@ -78,7 +80,9 @@ def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, mon
 
 
 def test_the_definitions_that_threads_share_are_changed_under_a_lock_and_bounded(ledger: Ledger) -> None:
-    texts = {f"{n}": Definitions(limits=Limits(max_nodes=n + 1)).model_dump_json() for n in range(MAX_CACHED_DEFINITIONS + 6)}
+    texts = {
+        f"{n}": Definitions(limits=Limits(max_nodes=n + 1)).model_dump_json() for n in range(MAX_CACHED_DEFINITIONS + 6)
+    }
     runs = {definitions_digest(text): f"run{n}" for n, text in enumerate(texts.values())}
     for run_id, text in zip(runs.values(), texts.values(), strict=True):
         Play(ledger, run_id, definitions=text)

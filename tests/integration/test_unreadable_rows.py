@@ -272,7 +272,10 @@ def gateway(valkey: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     class Stack:
         url = url_of(valkey)
 
-    with ScriptedModels() as models, Deployment(tmp_path_factory.mktemp("gateway"), Stack, models).gateway("--rate", "10000") as found:  # type: ignore[arg-type]  # of a stack it reads the address
+    with (
+        ScriptedModels() as models,
+        Deployment(tmp_path_factory.mktemp("gateway"), Stack, models).gateway("--rate", "10000") as found,  # type: ignore[arg-type]  # of a stack it reads the address
+    ):
         yield found
 
 
@@ -351,14 +354,18 @@ def test_it_is_a_row_of_the_command_line(kind: Kind, spoil: Spoil, client: Clien
     assert (shown.exit_code, as_json.exit_code) == (0, 0), (shown.output, as_json.output)
     assert "it cannot be read (" in shown.stdout
     lines = [json.loads(line) for line in as_json.stdout.splitlines()]
-    check({kind.name_of(row): row.get("unreadable") or "" for row in (lines[0] if isinstance(lines[0], list) else lines)})
+    check(
+        {kind.name_of(row): row.get("unreadable") or "" for row in (lines[0] if isinstance(lines[0], list) else lines)}
+    )
 
 
 # --- what is special ----------------------------------------------------------------------------------------------------
 
 
 def test_a_deployment_is_applied_around_a_schedule_that_cannot_be_read(client: Client) -> None:
-    declared = Definitions(agents=DEFINITIONS.agents, schedules={name: Schedule.model_validate(HOURLY) for name in (*GOOD, BAD, "new")})
+    declared = Definitions(
+        agents=DEFINITIONS.agents, schedules={name: Schedule.model_validate(HOURLY) for name in (*GOOD, BAD, "new")}
+    )
     make_schedules(client)
     for spoil in KINDS["schedules"].spoils.values():
         spoil(client.redis)
@@ -369,10 +376,14 @@ def test_a_deployment_is_applied_around_a_schedule_that_cannot_be_read(client: C
 
 
 def test_a_change_that_cannot_be_made_stops_no_other(client: Client) -> None:
-    declared = Definitions(agents=DEFINITIONS.agents, schedules={name: Schedule.model_validate(HOURLY) for name in (*GOOD, BAD)})
+    declared = Definitions(
+        agents=DEFINITIONS.agents, schedules={name: Schedule.model_validate(HOURLY) for name in (*GOOD, BAD)}
+    )
     client.redis.set(f"{BAD_SCHEDULE.partition(':schedule:')[0]}:items", "a text")  # what counts it for its tenant
     with Client(client.redis_url, config=declared) as deploying:
-        with pytest.raises(ConfigError, match=f"apply: schedule '{BAD}': it is not added, but all others are as declared"):
+        with pytest.raises(
+            ConfigError, match=f"apply: schedule '{BAD}': it is not added, but all others are as declared"
+        ):
             deploying.schedules.apply()
         assert {each.name for each in deploying.schedules.list()} >= {*GOOD}
 
@@ -398,22 +409,28 @@ def test_another_tenant_notices_nothing_and_names_are_quoted_for_the_shell(clien
     assert rows("other") == ["", "", ""]
     found = [why.partition("`")[2].partition("`")[0] for why in rows("acme & co")]
     assert found == [
-        "submit sessions clear 'a b' --tenant 'acme & co'", f"submit schedules delete {BAD} --tenant 'acme & co'",
+        "submit sessions clear 'a b' --tenant 'acme & co'",
+        f"submit schedules delete {BAD} --tenant 'acme & co'",
         f"submit batch cancel {BAD} --tenant 'acme & co'",
-    ]  # fmt: skip
+    ]
     for words in found:
         assert CliRunner().invoke(submit, shlex.split(words)[1:]).exit_code == 0
     assert [
-        client.sessions.of("acme & co").list(), client.schedules.of("acme & co").list(), [*client.batches.of("acme & co").newest()]
-    ] == [[], [], []]  # fmt: skip
+        client.sessions.of("acme & co").list(),
+        client.schedules.of("acme & co").list(),
+        [*client.batches.of("acme & co").newest()],
+    ] == [[], [], []]
     assert rows("other") == ["", "", ""]
 
 
-def test_a_run_that_cannot_be_ended_is_deleted_counts_no_more_and_the_next_of_its_session_starts(client: Client) -> None:
+def test_a_run_that_cannot_be_ended_is_deleted_counts_no_more_and_the_next_of_its_session_starts(
+    client: Client,
+) -> None:
     session = RunSession(scoped("acme", "desk"), 3600.0, 100, 10)
     shard = shard_of(session.name)
     first, second = (
-        Play(client.ledger, id_in_shard(shard, name), text="hello", session=session, labels={"tenant": "acme"}) for name in ("ax", "bx")
+        Play(client.ledger, id_in_shard(shard, name), text="hello", session=session, labels={"tenant": "acme"})
+        for name in ("ax", "bx")
     )
     first.plan(work("a"))
     client.redis.hset(f"{first.shard}:run:{first.run_id}", "retention_ms", "long")
@@ -440,7 +457,9 @@ def test_a_batch_that_cannot_be_read_takes_no_rows(client: Client) -> None:
         client.batches.find, client.batches.resume, lambda name: client.batches.open(name, BatchTarget(kind="agent", name="writer")),
     ]  # fmt: skip
     for act in acts:
-        with pytest.raises(ConfigError, match=f"batch '{BAD}': it cannot be read .* `submit batch cancel {BAD}` deletes it"):
+        with pytest.raises(
+            ConfigError, match=f"batch '{BAD}': it cannot be read .* `submit batch cancel {BAD}` deletes it"
+        ):
             act(BAD)
 
 

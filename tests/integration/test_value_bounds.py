@@ -32,7 +32,10 @@ from cantata_workers.process.message import Delivery
 from tests.examples import thorough
 from tests.integration.state.test_streams import url_of
 
-CHAIN = {"nodes": [{"node_id": "a", "kind": "tool", "name": "echo", "input_map": {"value": "input.x"}}], "entry_node": "a"}
+CHAIN = {
+    "nodes": [{"node_id": "a", "kind": "tool", "name": "echo", "input_map": {"value": "input.x"}}],
+    "entry_node": "a",
+}
 WAIT = {"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"}
 HERE = __name__
 
@@ -84,7 +87,9 @@ async def returns(wf: Workflow, levels: int) -> Any:
 
 DEFINITIONS = Definitions(
     tools={name: Tool(function=f"{HERE}:{name}") for name in ("echo", "nest", "odd")},
-    workflows={each.__name__: PythonWorkflow(function=f"{HERE}:{each.__name__}") for each in (passes, calls, sleeps, returns)},
+    workflows={
+        each.__name__: PythonWorkflow(function=f"{HERE}:{each.__name__}") for each in (passes, calls, sleeps, returns)
+    },
 )
 
 
@@ -132,8 +137,12 @@ VALUE_DOORS: dict[str, Callable[[Client, Any], Any]] = {
     "memory, update": lambda client, value: client.memory.update("key", lambda _: value),
     "batch": lambda client, value: next(client.batch([{"x": value}], workflow="passes")),
     "batch, a row": lambda client, value: next(client.batch([value], workflow="passes")),
-    "schedule": lambda client, value: client.schedules.create("s", {"every": "1d", "workflow": "passes", "input": {"levels": value}}),
-    "schedule, a label": lambda client, value: client.schedules.create("s", {"every": "1d", "workflow": "passes", "labels": {"a": value}}),
+    "schedule": lambda client, value: client.schedules.create(
+        "s", {"every": "1d", "workflow": "passes", "input": {"levels": value}}
+    ),
+    "schedule, a label": lambda client, value: client.schedules.create(
+        "s", {"every": "1d", "workflow": "passes", "labels": {"a": value}}
+    ),
 }
 
 
@@ -159,7 +168,9 @@ def test_the_error_names_place_and_bound(client: Client) -> None:
     with pytest.raises(ConfigError, match=r"input\.levels\[0\]: a value of type object is not JSON"):
         client.submit_workflow("passes", {"levels": [object()]})
     with pytest.raises(ConfigError, match=r"nodes\[0\] 'a'\.input\.value\.items\[3\]\.x"):
-        client.submit_chain({"nodes": [{"node_id": "a", "kind": "tool", "name": "echo", "input": {"value": value}}], "entry_node": "a"})
+        client.submit_chain(
+            {"nodes": [{"node_id": "a", "kind": "tool", "name": "echo", "input": {"value": value}}], "entry_node": "a"}
+        )
 
 
 def test_the_input_of_a_workflow_is_converted_as_documented(client: Client) -> None:
@@ -168,7 +179,14 @@ def test_the_input_of_a_workflow_is_converted_as_documented(client: Client) -> N
     run = client.submit_workflow("passes", given)
 
     request = json.loads(client.ledger.runs.request_of(run.run_id)[1])
-    assert request["nodes"][0]["input"]["levels"] == [{"x": 1}, {"width": 2}, "2030-05-01", "2030-05-01T00:00:00Z", [1, 2], [3]]
+    assert request["nodes"][0]["input"]["levels"] == [
+        {"x": 1},
+        {"width": 2},
+        "2030-05-01",
+        "2030-05-01T00:00:00Z",
+        [1, 2],
+        [3],
+    ]
 
 
 def test_a_value_at_the_bound_passes_all_doors(client: Client) -> None:
@@ -194,15 +212,21 @@ TIME_DOORS: dict[str, Callable[[Client, Any], Any]] = {
     "submit_turn": lambda client, time: client.submit_turn("hello", timeout_s=time),
     "submit_chain": lambda client, time: client.submit_chain(CHAIN, initial_input={}, timeout_s=time),
     "submit_workflow": lambda client, time: client.submit_workflow("passes", {"levels": 1}, timeout_s=time),
-    "a node": lambda client, time: client.submit_chain({"nodes": [{**CHAIN["nodes"][0], "timeout": time}], "entry_node": "a"}),  # type: ignore[dict-item]
-    "a reminder": lambda client, time: client.submit_chain({"nodes": [{**WAIT["nodes"][0], "remind_after_s": time}], "entry_node": "ask"}),  # type: ignore[dict-item]
+    "a node": lambda client, time: client.submit_chain(
+        {"nodes": [{**CHAIN["nodes"][0], "timeout": time}], "entry_node": "a"}  # type: ignore[dict-item]
+    ),
+    "a reminder": lambda client, time: client.submit_chain(
+        {"nodes": [{**WAIT["nodes"][0], "remind_after_s": time}], "entry_node": "ask"}  # type: ignore[dict-item]
+    ),
     "wait": lambda client, time: client.submit_chain(CHAIN, initial_input={}).wait(time),
     "result": lambda client, time: client.submit_chain(CHAIN, initial_input={}).result(time),
     "events": lambda client, time: [*client.submit_chain(CHAIN, initial_input={}).events(timeout_s=time)],
     "memory": lambda client, time: client.memory.store_memory("key", 1, ttl_s=time * 1000 if time == 1e12 else time),
     "keep_for": lambda client, time: client.memory.keep_for("name", time * 1000 if time == 1e12 else time),
     "every": lambda client, time: client.schedules.create("s", {"every": time, "workflow": "passes"}),
-    "catch_up": lambda client, time: client.schedules.create("s", {"every": 60, "workflow": "passes", "catch_up": time}),
+    "catch_up": lambda client, time: client.schedules.create(
+        "s", {"every": 60, "workflow": "passes", "catch_up": time}
+    ),
     "since": lambda client, time: client.of(None).list(since=time),
 }
 
@@ -214,10 +238,14 @@ def test_each_door_of_the_client_refuses_a_time_beyond_a_bound_with_our_error(cl
             TIME_DOORS[door](client, time)
 
 
-@pytest.mark.parametrize("at", ["0001-01-01T00:00:00", "1999-12-31T23:59:59+00:00", "2200-01-01T00:00:00+00:00", "9999-12-31T23:59:59"])
+@pytest.mark.parametrize(
+    "at", ["0001-01-01T00:00:00", "1999-12-31T23:59:59+00:00", "2200-01-01T00:00:00+00:00", "9999-12-31T23:59:59"]
+)
 def test_an_instant_lies_between_2000_and_2200(client: Client, at: str) -> None:
     moment = datetime.fromisoformat(at)
-    client.schedules.create("daily", {"every": "1d", "timezone": "America/New_York", "workflow": "passes", "input": {"levels": 1}})
+    client.schedules.create(
+        "daily", {"every": "1d", "timezone": "America/New_York", "workflow": "passes", "input": {"levels": 1}}
+    )
 
     with pytest.raises(ConfigError, match="between 2000 and 2200"):
         client.schedules.backfill("daily", moment, moment)
@@ -229,17 +257,34 @@ def test_an_instant_lies_between_2000_and_2200(client: Client, at: str) -> None:
 # --- properties ---------------------------------------------------------------------------------------------------------
 
 ODD = st.sampled_from(
-    [math.nan, -math.inf, 10**299, 10**301, -(10**4000), "\ud800", b"x", object(), {1: 2}, nested(63), nested(66), circle]
+    [
+        math.nan,
+        -math.inf,
+        10**299,
+        10**301,
+        -(10**4000),
+        "\ud800",
+        b"x",
+        object(),
+        {1: 2},
+        nested(63),
+        nested(66),
+        circle,
+    ]
 )
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.datetimes() | ODD,
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3) | st.tuples(inside),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3) | st.tuples(inside)
+    ),
     max_leaves=8,
 )
 
 
 @given(ANYTHING)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=thorough(500, plain=60))
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=thorough(500, plain=60)
+)
 def test_whatever_comes_in_is_stored_as_it_is_or_refused_by_our_error(client: Client, value: Any) -> None:
     try:
         client.memory.store_memory("any", value)
@@ -254,13 +299,17 @@ def test_whatever_comes_in_is_stored_as_it_is_or_refused_by_our_error(client: Cl
 
 
 @given(ANYTHING)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=thorough(500, plain=60))
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=thorough(500, plain=60)
+)
 def test_whatever_input_a_request_has_it_is_accepted_or_refused_by_our_error(client: Client, value: Any) -> None:
     for submit_one in (
         lambda: client.submit_chain(CHAIN, initial_input={"x": value}),
         lambda: client.submit_workflow("passes", {"levels": value}),
         lambda: client.submit_chain(CHAIN, initial_input={}, timeout_s=value),
-        lambda: client.schedules.create("any", {"every": value, "at": value, "workflow": "passes", "input": {"levels": value}}),
+        lambda: client.schedules.create(
+            "any", {"every": value, "at": value, "workflow": "passes", "input": {"levels": value}}
+        ),
     ):
         with suppress(CantataError):
             submit_one()
@@ -269,8 +318,12 @@ def test_whatever_input_a_request_has_it_is_accepted_or_refused_by_our_error(cli
 # --- the command line ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["[" * 65 + "]" * 65, "[" * 100_000 + "]" * 100_000, "9" * 400, "9" * 5000, '["\\ud800"]', "NaN", "1e999"])
-def test_the_command_line_refuses_values_beyond_a_bound(ledger: Ledger, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", ["[" * 65 + "]" * 65, "[" * 100_000 + "]" * 100_000, "9" * 400, "9" * 5000, '["\\ud800"]', "NaN", "1e999"]
+)
+def test_the_command_line_refuses_values_beyond_a_bound(
+    ledger: Ledger, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REDIS_URL", url_of(ledger.redis))
     given = tmp_path / "given.json"
     given.write_text(f'{{"x": {text}}}')
@@ -305,7 +358,9 @@ def test_the_command_line_refuses_values_beyond_a_bound(ledger: Ledger, tmp_path
         ("odd", {"kind": "keys"}, "the key 1 of type int"),
     ],
 )
-def test_an_output_beyond_a_bound_fails_its_step_by_place_and_bound(tool: str, given: dict[str, Any], fault: str) -> None:
+def test_an_output_beyond_a_bound_fails_its_step_by_place_and_bound(
+    tool: str, given: dict[str, Any], fault: str
+) -> None:
     request = {"nodes": [{"node_id": "a", "kind": "tool", "name": tool, "input": given}], "entry_node": "a"}
 
     response = run_inline(request, definitions=DEFINITIONS)
@@ -375,12 +430,18 @@ DEEP = "[" * 300 + "]" * 300
     ("field", "text", "fault"),
     [
         ("spec", '{"kind":"tool.call","queue":"tools","params":{"input":' + DEEP + "}}", "nested too deeply"),
-        ("spec", '{"kind":"tool.call","queue":"tools","params":{"input":' + "[" * 900 + "]" * 900 + "}}", "nested too deeply"),
+        (
+            "spec",
+            '{"kind":"tool.call","queue":"tools","params":{"input":' + "[" * 900 + "]" * 900 + "}}",
+            "nested too deeply",
+        ),
         ("given", "[" * 5000 + "]" * 5000, "a value that it gets is nested too deeply"),
         ("given", "{broken", "a value that it gets is not JSON"),
     ],
 )
-def test_a_step_that_nobody_can_read_fails_its_run_with_the_reason(runner: Runner, field: str, text: str, fault: str) -> None:
+def test_a_step_that_nobody_can_read_fails_its_run_with_the_reason(
+    runner: Runner, field: str, text: str, fault: str
+) -> None:
     with runner.lock:
         runner._begin_test()
         client = runner.client.with_definitions(DEFINITIONS)
@@ -392,7 +453,9 @@ def test_a_step_that_nobody_can_read_fails_its_run_with_the_reason(runner: Runne
             client.redis.hset(f"{key}:steps", "ask", text)
         else:
             client.redis.hset(
-                f"{key}:steps", "ask", json.dumps({**spec, "kind": "tool.call", "queue": "tools", "has_given": True, "params": {}})
+                f"{key}:steps",
+                "ask",
+                json.dumps({**spec, "kind": "tool.call", "queue": "tools", "has_given": True, "params": {}}),
             )
             client.redis.hset(f"{key}:given", "ask", text)
         client.redis.hset(f"{key}:state", "ask", "sent 0 0 0 0 0 0 0")
@@ -448,7 +511,9 @@ def test_a_run_with_a_step_that_nobody_can_read_can_be_cancelled(runner: Runner)
         client = runner.client.with_definitions(DEFINITIONS)
         run = client.submit_chain(WAIT)
         runner._execute_ready()
-        client.redis.hset(f"{run_key(client.redis, run.run_id)}:steps", "ask", '{"kind":"wait","params":{"asks":' + DEEP + "}}")
+        client.redis.hset(
+            f"{run_key(client.redis, run.run_id)}:steps", "ask", '{"kind":"wait","params":{"asks":' + DEEP + "}}"
+        )
 
         assert run.cancel() == "cancelled"
         assert run.result(timeout_s=5).status == "cancelled"

@@ -23,9 +23,21 @@ METHODS = "\n".join(f"    def m{number}(self): ..." for number in range(MAX_METH
 @pytest.mark.parametrize(
     ("rule", "texts", "breach"),
     [
-        (architecture.class_names_used_twice, {"a": "class Run: ...", "b": "class Run: ..."}, "class Run is defined in"),
-        (architecture.classes_that_are_too_large, {"a": f"class Large:\n{METHODS}"}, f"has {MAX_METHODS + 1} public methods"),
-        (architecture.questions, {"a": 'def f():\n    """What it does."""'}, "the docstring of f begins with a question word"),
+        (
+            architecture.class_names_used_twice,
+            {"a": "class Run: ...", "b": "class Run: ..."},
+            "class Run is defined in",
+        ),
+        (
+            architecture.classes_that_are_too_large,
+            {"a": f"class Large:\n{METHODS}"},
+            f"has {MAX_METHODS + 1} public methods",
+        ),
+        (
+            architecture.questions,
+            {"a": 'def f():\n    """What it does."""'},
+            "the docstring of f begins with a question word",
+        ),
     ],
 )
 def test_a_breach_is_found(rule: object, texts: dict[str, str], breach: str) -> None:
@@ -40,9 +52,16 @@ def test_sound_modules_have_no_breach() -> None:
         assert list(rule(sound)) == []
 
 
-@pytest.mark.parametrize("line", ["# as in PromptChain", "def langswarm(): ...", '"""Diskurs folders."""', "kind = 'diskurs.ask'"])
+@pytest.mark.parametrize(
+    "line", ["# as in PromptChain", "def langswarm(): ...", '"""Diskurs folders."""', "kind = 'diskurs.ask'"]
+)
 def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
-    core, *others = (PACKAGE / "flows/graph.py", PACKAGES[1] / "x.py", PACKAGES[2] / "frontends/y/z.py", PACKAGE / "__init__.py")
+    core, *others = (
+        PACKAGE / "flows/graph.py",
+        PACKAGES[1] / "x.py",
+        PACKAGES[2] / "frontends/y/z.py",
+        PACKAGE / "__init__.py",
+    )
 
     (breach,) = architecture.names_of_frontends(dict.fromkeys((core, *others), f"1\n{line}\n"))
 
@@ -51,7 +70,11 @@ def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
 
 def test_cycles_and_imports_of_frontends_are_found() -> None:
     graph = grimp.ImportGraph()
-    for importer, imported in (("cantata.a", "cantata.b"), ("cantata.b", "cantata.a"), ("cantata.a", "cantata_frontends.c")):
+    for importer, imported in (
+        ("cantata.a", "cantata.b"),
+        ("cantata.b", "cantata.a"),
+        ("cantata.a", "cantata_frontends.c"),
+    ):
         graph.add_import(importer=importer, imported=imported)
 
     (cycle,) = architecture.cycles(graph)

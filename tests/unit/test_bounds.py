@@ -36,8 +36,12 @@ def place_and_fault(value: object, name: str = "input") -> str:
     return str(found.of(name)) if found else ""
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
-VALUES = st.recursive(LEAVES, lambda inside: st.lists(inside, max_size=4) | st.dictionaries(st.text(max_size=4), inside, max_size=4))
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+)
+VALUES = st.recursive(
+    LEAVES, lambda inside: st.lists(inside, max_size=4) | st.dictionaries(st.text(max_size=4), inside, max_size=4)
+)
 
 
 @given(VALUES, st.integers(0, MAX_DEPTH))
@@ -72,7 +76,11 @@ def test_the_place_and_the_bound_are_named(wrong: Any, fault: str) -> None:
     assert fault in message
 
 
-@given(VALUES, st.sampled_from([wrong for wrong, _ in WRONG]), st.lists(st.text(max_size=3) | st.integers(0, 3), max_size=6))
+@given(
+    VALUES,
+    st.sampled_from([wrong for wrong, _ in WRONG]),
+    st.lists(st.text(max_size=3) | st.integers(0, 3), max_size=6),
+)
 @examples(200)
 def test_wherever_a_value_is_wrong_the_path_leads_there(value: Any, wrong: Any, path: list[str | int]) -> None:
     whole: Any = wrong
@@ -107,7 +115,9 @@ def test_no_value_breaks_the_check() -> None:
         bounds.duration_of(10**5000, "x")
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, "9" * 100_000, "[1e999]", "NaN", '{"a":-Infinity}', ""])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, "9" * 100_000, "[1e999]", "NaN", '{"a":-Infinity}', ""]
+)
 def test_a_text_beyond_the_bounds_is_an_error_with_words(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         bounds.read_json(text)
@@ -149,7 +159,9 @@ def test_no_duration_is_refused_with_its_name(given_: Any) -> None:
     with pytest.raises(OutOfBoundsError) as caught:
         bounds.duration_of(given_, "timeout_s")
 
-    assert "timeout_s: expected a number of seconds above 0 and up to 315,360,000 (10 years), found " in str(caught.value)
+    assert "timeout_s: expected a number of seconds above 0 and up to 315,360,000 (10 years), found " in str(
+        caught.value
+    )
 
 
 @given(st.floats() | st.integers() | st.booleans() | st.text() | st.none())
@@ -187,7 +199,9 @@ def test_a_field_of_a_duration_takes_no_other_number(given_: Any) -> None:
         Sample(wait_s=given_)
 
 
-@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+00:00", "1999-12-31T23:59:59Z", "2200-01-01", "9999-12-31T23:59:59Z", 1e300, -1e18])
+@pytest.mark.parametrize(
+    "at", ["0001-01-01T00:00:00+00:00", "1999-12-31T23:59:59Z", "2200-01-01", "9999-12-31T23:59:59Z", 1e300, -1e18]
+)
 def test_a_field_of_an_instant_takes_no_other_time(at: Any) -> None:
     with pytest.raises(ValidationError):
         Sample(at=at)
@@ -211,7 +225,9 @@ def _numbers_of_seconds(schema: Any, name: str = "") -> Iterator[tuple[str, Any]
         for each in schema:
             yield from _numbers_of_seconds(each, name)
     elif isinstance(schema, dict):
-        if schema.get("type") == "number" and (name.endswith("_s") or name in ("timeout", "every", "catch_up", "jitter")):
+        if schema.get("type") == "number" and (
+            name.endswith("_s") or name in ("timeout", "every", "catch_up", "jitter")
+        ):
             yield name, schema
         for key, each in schema.items():
             if key in ("properties", "$defs"):
@@ -223,7 +239,11 @@ def _numbers_of_seconds(schema: Any, name: str = "") -> Iterator[tuple[str, Any]
 
 @pytest.mark.parametrize("model", [Definitions, ChainRequest, TurnRequest, Schedule])
 def test_each_number_of_seconds_has_an_upper_bound(model: type[BaseModel]) -> None:
-    found = [(name, each) for name, each in _numbers_of_seconds(model.model_json_schema()) if name not in ("every", "catch_up", "jitter")]
+    found = [
+        (name, each)
+        for name, each in _numbers_of_seconds(model.model_json_schema())
+        if name not in ("every", "catch_up", "jitter")
+    ]
 
     assert found
     assert [name for name, schema in found if "maximum" not in schema] == []

@@ -13,7 +13,9 @@ def test_the_map_has_every_room() -> None:
     orchestrator = TEXT.partition("\norchestrator/cantata/\n")[2].partition("\norchestrator/cantata_frontends/")[0]
     rooms = re.findall(r"^  (\w+)/ ", orchestrator, re.MULTILINE)
 
-    assert sorted(rooms) == sorted(path.parent.name for path in (TOP / "orchestrator" / "cantata").glob("*/__init__.py"))
+    assert sorted(rooms) == sorted(
+        path.parent.name for path in (TOP / "orchestrator" / "cantata").glob("*/__init__.py")
+    )
 
 
 def test_every_file_that_is_named_exists() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 TOP = Path(__file__).parents[2]
 ROOTS = (TOP, TOP / "orchestrator" / "cantata", TOP / "workers" / "cantata_workers")
-NAMED = re.findall(r"`([\w/]+\.(?:py|lua))`(?: \(((?:`[\w.]+`(?:, )?)+)\))?", (TOP / "docs" / "design.md").read_text("utf-8"))
+NAMED = re.findall(
+    r"`([\w/]+\.(?:py|lua))`(?: \(((?:`[\w.]+`(?:, )?)+)\))?", (TOP / "docs" / "design.md").read_text("utf-8")
+)
 
 
 @pytest.mark.parametrize(("file", "names"), sorted(set(NAMED)))

@@ -86,7 +86,9 @@ def test_what_is_an_exception_passes_and_what_is_none_becomes_a_failure() -> Non
     with pytest.raises(ValueError, match="v"), exits.contained("it"):
         raise ValueError("v")
     with (
-        pytest.raises(CodeExitError, match="it raised SystemExit: 3, which is no Exception, so it is not retried") as failed,
+        pytest.raises(
+            CodeExitError, match="it raised SystemExit: 3, which is no Exception, so it is not retried"
+        ) as failed,
         exits.contained("it", code="c"),
     ):
         raise SystemExit(3)

@@ -37,7 +37,9 @@ def test_a_folder_below_has_the_stack_and_the_configuration_of_its_project(proje
     assert loading.find() == project / "configs" / "default.yaml"
 
 
-def test_a_folder_of_its_own_or_a_stack_that_is_not_kept_ends_the_search(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_its_own_or_a_stack_that_is_not_kept_ends_the_search(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = project / "a" / "b"
 
     record(project, kept=False)

@@ -33,7 +33,9 @@ def test_a_public_name_can_be_imported_and_says_what_it_is(name: str) -> None:
     else:
         assert thing.__name__ == name
     assert inspect.getdoc(thing)
-    assert thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__"), "a docstring of its own, not its parent's"
+    assert thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__"), (
+        "a docstring of its own, not its parent's"
+    )
 
 
 @pytest.mark.parametrize("name", ["Client", "Run", "TurnRun", "ChainRun", "PromptChain", "AgentChain"])

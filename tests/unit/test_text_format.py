@@ -28,7 +28,14 @@ def test_what_could_harm_a_terminal_is_taken_out(text: str, cleaned: str) -> Non
 
 @pytest.mark.parametrize(
     ("ms", "message"),
-    [(0, "0 ms"), (999, "999 ms"), (1200, "1.2 s"), (59_900, "59.9 s"), (63_000, "1 min 03 s"), (7_260_000, "2 h 01 min")],
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1200, "1.2 s"),
+        (59_900, "59.9 s"),
+        (63_000, "1 min 03 s"),
+        (7_260_000, "2 h 01 min"),
+    ],
 )
 def test_times_have_the_unit_that_fits(ms: float, message: str) -> None:
     assert text_format.duration(ms) == message
@@ -52,5 +59,10 @@ def test_a_long_text_becomes_one_short_line() -> None:
 
 
 def test_a_number_comes_with_its_noun() -> None:
-    assert [text_format.counted(number, "node") for number in (0, 1, 2, 1200)] == ["0 nodes", "1 node", "2 nodes", "1,200 nodes"]
+    assert [text_format.counted(number, "node") for number in (0, 1, 2, 1200)] == [
+        "0 nodes",
+        "1 node",
+        "2 nodes",
+        "1,200 nodes",
+    ]
     assert text_format.counted(2, "entry", "entries") == "2 entries"

@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         name = options.name or "-".join(options.queues)
-        return serve(tuple(options.queues), name=name, concurrency=options.concurrency, metrics_port=options.metrics_port)
+        return serve(
+            tuple(options.queues), name=name, concurrency=options.concurrency, metrics_port=options.metrics_port
+        )
     except (ConfigError, UnavailableError) as error:
         sys.stderr.write(f"{error}\n")
         return 2 if isinstance(error, ConfigError) else 3

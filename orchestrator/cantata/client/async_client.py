@@ -53,7 +53,9 @@ class _InThreads(Generic[Blocking]):
     _threads: ThreadPoolExecutor
     blocking: Callable[[], Blocking]
 
-    async def call(self, function: Callable[Concatenate[Blocking, Params], Result], *args: Params.args, **options: Params.kwargs) -> Result:
+    async def call(
+        self, function: Callable[Concatenate[Blocking, Params], Result], *args: Params.args, **options: Params.kwargs
+    ) -> Result:
         """Call a function in a thread, with the blocking object and these arguments. It goes on if the waiting coroutine is cancelled."""
         call = partial(contextvars.copy_context().run, lambda: function(self.blocking(), *args, **options))
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -81,7 +83,12 @@ class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.run_id!r})"
 
-    status, record, steps, view = in_thread(Run.status), in_thread(Run.record), in_thread(Run.steps), in_thread(Run.view)
+    status, record, steps, view = (
+        in_thread(Run.status),
+        in_thread(Run.record),
+        in_thread(Run.steps),
+        in_thread(Run.view),
+    )
     cancel, signal, query = in_thread(Run.cancel), in_thread(Run.signal), in_thread(Run.query)
     waiting_steps = in_thread(Run.waiting_steps)
 
@@ -97,21 +104,27 @@ class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
             raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
         return await self.call(lambda run: run.result(READ_S))
 
-    async def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> AsyncGenerator[Event, None]:
+    async def events(
+        self, from_offset: int | None = None, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Yield its events after `from_offset` as they come, until it is over; of a chain request the events of its nodes."""
         async with aclosing(self._follow(from_offset, timeout_s)) as found:
             async for log in found:
                 for event in await self.call(methodcaller("events_of", log)):
                     yield event
 
-    async def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> AsyncGenerator[RunEvent, None]:
+    async def log(
+        self, from_offset: int | None = None, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[RunEvent, None]:
         """Yield its events after `from_offset` as they come, until it is over."""
         async with aclosing(self._follow(from_offset, timeout_s)) as found:
             async for log in found:
                 for event in log:
                     yield event
 
-    async def _follow(self, from_offset: int | None, timeout_s: float | None) -> AsyncGenerator[Sequence[RunEvent], None]:
+    async def _follow(
+        self, from_offset: int | None, timeout_s: float | None
+    ) -> AsyncGenerator[Sequence[RunEvent], None]:
         """Yield the events after an offset, as they come, up to `closed` or until `timeout_s` has passed."""
         check_timeout(timeout_s)
         loop, streams = asyncio.get_running_loop(), await self._client.streams()
@@ -145,7 +158,9 @@ def accepting(
     return call
 
 
-def accepting_either(method: Callable[Concatenate[Client, Params], TurnRun | ChainRun]) -> _Method[Params, AsyncTurnRun | AsyncChainRun]:
+def accepting_either(
+    method: Callable[Concatenate[Client, Params], TurnRun | ChainRun],
+) -> _Method[Params, AsyncTurnRun | AsyncChainRun]:
     """Return the same for a method whose run may be a turn's or a chain's."""
     return accepting(cast(Any, method))
 
@@ -157,10 +172,18 @@ class AsyncClient(_InThreads[Client]):
     """
 
     def __init__(
-        self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None,
-        namespace: str | None = None, app: Celery | None = None, threads: int = THREADS,
-    ) -> None:  # fmt: skip
-        self._make: Callable[[], Client] = partial(Client, redis_url, broker_url=broker_url, config=config, namespace=namespace, app=app)
+        self,
+        redis_url: str | None = None,
+        *,
+        broker_url: str | None = None,
+        config: str | Path | Definitions | None = None,
+        namespace: str | None = None,
+        app: Celery | None = None,
+        threads: int = THREADS,
+    ) -> None:
+        self._make: Callable[[], Client] = partial(
+            Client, redis_url, broker_url=broker_url, config=config, namespace=namespace, app=app
+        )
         self._client: Client | None = None
         self._is_own = True
         self._lock = Lock()
@@ -178,7 +201,11 @@ class AsyncClient(_InThreads[Client]):
     submit_workflow, test_webhook = accepting(Client.submit_workflow), accepting(Client.test_webhook)
     run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
     inbox, answer = in_thread(Client.inbox), in_thread(Client.answer)
-    runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
+    runs, fleet_warnings, read_definitions = (
+        in_thread(Client.runs),
+        in_thread(Client.fleet_warnings),
+        in_thread(Client.read_definitions),
+    )
 
     async def batch(self, rows: Iterable[Row], **options: Any) -> AsyncGenerator[BatchRow, None]:
         feed = await self.call(lambda client: client.feed_batch(rows, **options))
@@ -242,5 +269,7 @@ class AsyncClient(_InThreads[Client]):
 
     __aenter__ = connect
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()

@@ -73,9 +73,14 @@ class Client:
     """
 
     def __init__(
-        self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None,
-        namespace: str | None = None, app: Celery | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        redis_url: str | None = None,
+        *,
+        broker_url: str | None = None,
+        config: str | Path | Definitions | None = None,
+        namespace: str | None = None,
+        app: Celery | None = None,
+    ) -> None:
         environment = settings()
         broker_url = broker_url or environment.broker_url
         sends = publisher.sends(broker_url)
@@ -90,7 +95,9 @@ class Client:
         self.engine = Engine(ledger, celery, config)
 
     @classmethod
-    def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
+    def embedded(
+        cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any
+    ) -> EmbeddedClient:
         """Return a client with a stack of its own, started now and stopped when the `with` block ends."""
         return EmbeddedClient(home, config=config, **options)
 
@@ -141,10 +148,19 @@ class Client:
         return TenantClient(self.engine, tenant)
 
     def submit_turn(
-        self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
-        send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None,
-        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
-    ) -> TurnRun:  # fmt: skip
+        self,
+        text: str,
+        *,
+        team: str | None = None,
+        agent: str | None = None,
+        workflow: str | None = None,
+        session: str | None = None,
+        send_history: bool = False,
+        timeout_s: float | None = None,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> TurnRun:
         """Submit a user turn, and return the handle of its run. It answers with the configuration's default team or agent if none is named.
 
         Args:
@@ -162,30 +178,59 @@ class Client:
             ConfigError: There is no such receiver, the session is full, or the tenant's quota is used up. Nothing was run.
             UnavailableError: Redis cannot be reached.
         """
-        turn = checked(TurnRequest, {
-            "text": text, "team": team, "agent": agent, "workflow": workflow, "session": session, "send_history": send_history,
-            "timeout_s": timeout_s, "webhooks": [*webhooks],
-        }, source="turn")  # fmt: skip
+        turn = checked(
+            TurnRequest,
+            {
+                "text": text,
+                "team": team,
+                "agent": agent,
+                "workflow": workflow,
+                "session": session,
+                "send_history": send_history,
+                "timeout_s": timeout_s,
+                "webhooks": [*webhooks],
+            },
+            source="turn",
+        )
         submission = Submission(labels or {}, idempotency_key=idempotency_key)
         return self.submit_checked(checked_turn(turn, self.definitions), submission)
 
     @overload
     def submit_workflow(
-        self, workflow: str, given: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
-        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
-    ) -> TurnRun: ...  # fmt: skip
+        self,
+        workflow: str,
+        given: str,
+        *,
+        session: str | None = None,
+        timeout_s: float | None = None,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> TurnRun: ...
 
     @overload
     def submit_workflow(
-        self, workflow: str | Callable[..., Any], given: Mapping[str, Any], *, timeout_s: float | None = None,
-        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
-    ) -> ChainRun: ...  # fmt: skip
+        self,
+        workflow: str | Callable[..., Any],
+        given: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> ChainRun: ...
 
     def submit_workflow(
-        self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], *, session: str | None = None,
-        timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+        self,
+        workflow: str | Callable[..., Any],
+        given: str | Mapping[str, Any],
+        *,
+        session: str | None = None,
+        timeout_s: float | None = None,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         webhooks: Sequence[str] = (),
-    ) -> TurnRun | ChainRun:  # fmt: skip
+    ) -> TurnRun | ChainRun:
         """Submit a turn to a workflow that is a chain, or the input of one in Python. Return the handle of its run.
 
         Args:
@@ -206,9 +251,14 @@ class Client:
             bounds.duration_of(timeout_s, "timeout_s")
         if isinstance(given, str):
             return self.submit_turn(
-                given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels,
+                given,
+                workflow=name,
+                session=session,
+                timeout_s=timeout_s,
+                idempotency_key=idempotency_key,
+                labels=labels,
                 webhooks=webhooks,
-            )  # fmt: skip
+            )
         request = workflow_request(name, plain_input(given), self.definitions, timeout_s)
         return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels, webhooks=webhooks)
 
@@ -261,9 +311,14 @@ class Client:
         return self.of(None).find(run_id)
 
     def fork(
-        self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None, idempotency_key: str | None = None,
+        self,
+        run_id: str,
+        from_step: str,
+        *,
+        changes: Mapping[str, JsonValue] | None = None,
+        idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> TurnRun | ChainRun:  # fmt: skip
+    ) -> TurnRun | ChainRun:
         """Run a closed run again from a step on, as a new run. Steps upstream keep their outcomes and are not executed again.
 
         The fork has the definitions and labels of its source, and the source's id in the label `forked_from`. The fork of a session's
@@ -282,7 +337,9 @@ class Client:
         """
         return self.run(fork(self.engine, run_id, from_step, changes or {}, idempotency_key, labels))
 
-    def retry(self, run_id: str, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun | ChainRun:
+    def retry(
+        self, run_id: str, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> TurnRun | ChainRun:
         """Run the unfinished part of a failed, cancelled or timed-out run again, as a new run; otherwise like `fork`.
 
         The source's record then has the id of its newest retry, `retried_as`.
@@ -295,7 +352,7 @@ class Client:
 
     def inbox(
         self, *, tenant: str | None = None, labels: Mapping[str, str] | None = None, who: str = "", most: int = 100
-    ) -> list[InboxItem]:  # fmt: skip
+    ) -> list[InboxItem]:
         """Return the steps that wait for a person, the longest waiting first, at most `most`.
 
         Args:
@@ -307,8 +364,14 @@ class Client:
         return [*itertools.islice(inbox.iterate(self.ledger, InboxFilter(tenant, labels or {}, who)), most)]
 
     def answer(
-        self, item_id: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None, tenant: str | None = None
-    ) -> SignalAnswer:  # fmt: skip
+        self,
+        item_id: str,
+        value: JsonValue,
+        *,
+        by: str = "",
+        groups: Collection[str] | None = None,
+        tenant: str | None = None,
+    ) -> SignalAnswer:
         """Answer a step that waits for a person, by the `id` of its item; return the outcome, and a message.
 
         Args:
@@ -346,11 +409,22 @@ class Client:
         return self.of("").batches
 
     def batch(
-        self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
-        workflow: str | None = None, name: str | None = None, mode: BatchMode = "live", concurrency: int | None = None,
-        budget_usd: float | None = None, ordered: bool = False, columns: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
-    ) -> Generator[BatchRow, None, None]:  # fmt: skip
+        self,
+        rows: Iterable[Row],
+        *,
+        agent: str | None = None,
+        team: str | None = None,
+        chain: str | None = None,
+        workflow: str | None = None,
+        name: str | None = None,
+        mode: BatchMode = "live",
+        concurrency: int | None = None,
+        budget_usd: float | None = None,
+        ordered: bool = False,
+        columns: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> Generator[BatchRow, None, None]:
         """Send each row to an agent, team, chain or workflow, and yield the results as they come.
 
         A result counts as delivered when the next but those of its group is asked for. The same rows with the same name go on where
@@ -375,18 +449,38 @@ class Client:
                 process feeds it.
         """
         feed = self.feed_batch(
-            rows, agent=agent, team=team, chain=chain, workflow=workflow, name=name, mode=mode, concurrency=concurrency,
-            budget_usd=budget_usd, ordered=ordered, columns=columns, labels=labels, webhooks=webhooks,
-        )  # fmt: skip
+            rows,
+            agent=agent,
+            team=team,
+            chain=chain,
+            workflow=workflow,
+            name=name,
+            mode=mode,
+            concurrency=concurrency,
+            budget_usd=budget_usd,
+            ordered=ordered,
+            columns=columns,
+            labels=labels,
+            webhooks=webhooks,
+        )
         for group in feed.groups():
             yield from group
             feed.deliver(group)
 
     def feed_batch(
-        self, rows: Iterable[Row], /, *, agent: str | None = None, team: str | None = None, chain: str | None = None,
-        workflow: str | None = None, name: str | None = None, labels: Mapping[str, str] | None = None, group_s: float = 0.0,
+        self,
+        rows: Iterable[Row],
+        /,
+        *,
+        agent: str | None = None,
+        team: str | None = None,
+        chain: str | None = None,
+        workflow: str | None = None,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        group_s: float = 0.0,
         **options: Any,
-    ) -> BatchFeed:  # fmt: skip
+    ) -> BatchFeed:
         """Begin a batch or go on with it, as `batch`, for callers that record delivered results themselves.
 
         Args:
@@ -400,7 +494,9 @@ class Client:
         first = [*itertools.islice(given, 1)]
         for row in first:  # a batch that was begun would keep a misspelt name, or a file that cannot be read
             try:
-                RowRequests(self.engine, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
+                RowRequests(self.engine, target, options.get("columns") or {}, options.get("mode", "live")).request(
+                    0, row
+                )
             except ConfigError as error:
                 if error.code != BAD_VALUE:
                     raise
@@ -426,14 +522,18 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 class EmbeddedClient(Client):
     """A client with a stack of its own, which `close` stops."""
 
-    def __init__(self, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> None:
+    def __init__(
+        self, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any
+    ) -> None:
         self.stack = embedded.Stack.start(embedded.Home(home) if home else None, **options)
         try:
             super().__init__(self.stack.url, config=config)
@@ -482,5 +582,8 @@ def _workflow_name(function: Callable[..., Any], definitions: Definitions) -> st
         raise ConfigError(str(error), source="workflow") from None
     found = next((name for name, known in definitions.workflows.items() if known.function == reference), None)
     if found is None:
-        raise ConfigError(f"the configuration has no workflow with the function {reference!r}; add it under 'workflows'", source="workflow")
+        raise ConfigError(
+            f"the configuration has no workflow with the function {reference!r}; add it under 'workflows'",
+            source="workflow",
+        )
     return found

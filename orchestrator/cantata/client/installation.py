@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class Installation:
     """Cantata beside a Celery application: clients for its processes, and tasks of it that submit runs."""
 
-    def __init__(self, app: Celery, config: str | Path | Definitions | None, redis_url: str | None, namespace: str | None) -> None:
+    def __init__(
+        self, app: Celery, config: str | Path | Definitions | None, redis_url: str | None, namespace: str | None
+    ) -> None:
         """Note what clients are made from; `install` describes the arguments."""
         self.app = app
         self._options: dict[str, Any] = {"config": config, "redis_url": redis_url, "namespace": namespace, "app": app}
@@ -45,11 +47,15 @@ class Installation:
     def async_client(self) -> AsyncClient:
         """The client for coroutines of this process, which uses the same connections."""
         known = self._clients.get(os.getpid())
-        return known or self._clients.setdefault(os.getpid(), AsyncClient.of(self._connect))  # another thread may have set it meanwhile
+        return known or self._clients.setdefault(
+            os.getpid(), AsyncClient.of(self._connect)
+        )  # another thread may have set it meanwhile
 
     def _connect(self) -> Client:
         if not structlog.is_configured():  # by default it prints to standard output, where a program's data may be
-            structlog.configure(logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger)
+            structlog.configure(
+                logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger
+            )
         return Client(**self._options)
 
     def task(self, name: str, /, **options: Any) -> Task[Any, Any]:
@@ -70,7 +76,11 @@ class Installation:
             if text is not None:
                 self._check_takes_text(name)
 
-        options = {"name": f"cantata.{name}", "__header__": staticmethod(check_arguments), **options}  # Celery calls this in `apply_async`
+        options = {
+            "name": f"cantata.{name}",
+            "__header__": staticmethod(check_arguments),
+            **options,
+        }  # Celery calls this in `apply_async`
         registered: Task[Any, Any] = cast(Any, self.app).task(submit, bind=True, **options)
         return registered
 
@@ -99,16 +109,24 @@ class Installation:
         if kind is None:
             known = [each for _, named in kinds for each in named]
             raise ConfigError(
-                f"the configuration has no chain, agent or team {name!r}{did_you_mean(name, known)}", source=f"cantata.{name}"
+                f"the configuration has no chain, agent or team {name!r}{did_you_mean(name, known)}",
+                source=f"cantata.{name}",
             )
         if text is None or chain_input:
-            raise ConfigError(f"{kind} {name!r} gets one text, such as task.delay('...'), and no named arguments", source=f"cantata.{name}")
+            raise ConfigError(
+                f"{kind} {name!r} gets one text, such as task.delay('...'), and no named arguments",
+                source=f"cantata.{name}",
+            )
         turn: dict[str, Any] = {kind: name}
         return self.client.submit_turn(text, idempotency_key=task_id, **turn).run_id
 
 
 def install(
-    app: Celery, config: str | Path | Definitions | None = None, *, redis_url: str | None = None, namespace: str | None = None
+    app: Celery,
+    config: str | Path | Definitions | None = None,
+    *,
+    redis_url: str | None = None,
+    namespace: str | None = None,
 ) -> Installation:
     """Return Cantata for a Celery application. Nothing in the application changes, and nothing is connected yet.
 

@@ -28,7 +28,9 @@ from cantata.text.suggestions import did_you_mean
 from cantata.values import JsonValue
 
 
-def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+def ask(
+    ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]
+) -> JsonValue:
     """Return the answer of a query of a run's workflow, as far as that is recorded. `step` names one of several workflows.
 
     Without `step` the outermost workflow answers; if that has no such query, the only other one that has it.
@@ -56,14 +58,19 @@ def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, argument
         raise
 
 
-def _ask(ledger: Ledger, record: RunRecord, newest: StepRecord, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+def _ask(
+    ledger: Ledger, record: RunRecord, newest: StepRecord, name: str, arguments: Mapping[str, JsonValue]
+) -> JsonValue:
     """Return the answer of a query of one workflow, whose newest recorded advance is `newest`."""
     run_id, reader = record.run_id, ledger.reader
     root, workflow = _root(newest), str(newest.spec.params["workflow"])
     ids = [expansion.advance_id(root, number) for number in range(_number(newest.spec, "advance") + 1)]
     advances = reader.records(run_id, ids)
     last = advances[ids[-1]].info.get(expansion.LAST_ACTIVATION)
-    history = [Activation.model_validate(each) for each in (*(advances[one].output for one in ids[:-1]), last or advances[ids[-1]].output)]
+    history = [
+        Activation.model_validate(each)
+        for each in (*(advances[one].output for one in ids[:-1]), last or advances[ids[-1]].output)
+    ]
     definitions = definitions_from(ledger.runs.definitions(run_id, record.definitions))
     replay, reference = Replay(run_id, definitions, history, root), definitions.workflows[workflow].function
     received = sorted(replay.received)
@@ -82,7 +89,9 @@ def _ask(ledger: Ledger, record: RunRecord, newest: StepRecord, name: str, argum
         finally:
             replay.discard()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="cantata-query") as thread:  # the caller's may have an event loop, and does I/O
+    with ThreadPoolExecutor(
+        1, thread_name_prefix="cantata-query"
+    ) as thread:  # the caller's may have an event loop, and does I/O
         return thread.submit(answer).result()
 
 
@@ -92,15 +101,22 @@ def _workflows_of(record: RunRecord, step: str | None) -> list[StepRecord]:
     bases = sorted({_base(each) for each in done})
     found = [each for each in bases if step in (None, each) or each.endswith(f"/{step}")]
     if not bases and record.status not in RUN_OVER:
-        raise ConfigError(f"no workflow in Python of run {record.run_id!r} has been recorded yet; ask again", code="not_begun")
+        raise ConfigError(
+            f"no workflow in Python of run {record.run_id!r} has been recorded yet; ask again", code="not_begun"
+        )
     if not bases:
-        raise ConfigError(f"run {record.run_id!r} has no workflow in Python, or none that has begun", code="unknown_workflow")
+        raise ConfigError(
+            f"run {record.run_id!r} has no workflow in Python, or none that has begun", code="unknown_workflow"
+        )
     if not found:
         raise ConfigError(
-            f"no workflow of run {record.run_id!r} has the step {step!r}{did_you_mean(str(step), bases)}", code="unknown_step"
+            f"no workflow of run {record.run_id!r} has the step {step!r}{did_you_mean(str(step), bases)}",
+            code="unknown_step",
         )
     if len(found) > 1 and step is not None:
-        raise ConfigError(f"several workflows of run {record.run_id!r} have the step {step!r}; name one: {', '.join(map(repr, found))}")
+        raise ConfigError(
+            f"several workflows of run {record.run_id!r} have the step {step!r}; name one: {', '.join(map(repr, found))}"
+        )
     newest = dict[str, StepRecord]()
     for each in sorted(done, key=lambda each: (_number(each.spec, "continuation"), _number(each.spec, "advance"))):
         newest[_base(each)] = each

@@ -20,7 +20,14 @@ from cantata.ledger.records import RunRecord, StepRecord
 from cantata.ledger.redis.clock import now
 from cantata.ledger.runs.listing import MAX_SEARCH_CHARS, RunCounts, RunList
 from cantata.ledger.runs.log_store import at_least, of_step
-from cantata.ledger.runs.results import REFUSALS, answer_text, describe_request, duration_ms, refused_chain, refused_turn
+from cantata.ledger.runs.results import (
+    REFUSALS,
+    answer_text,
+    describe_request,
+    duration_ms,
+    refused_chain,
+    refused_turn,
+)
 from cantata.ledger.runs.step_names import name_of
 from cantata.ledger.runs.summaries import RunSummary, shown_state, state_of
 

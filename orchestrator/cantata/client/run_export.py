@@ -48,10 +48,18 @@ def export(ledger: Ledger, record: RunRecord, events: Iterable[RunEvent]) -> Ite
     history = _History(events)
     names = PastNames(ledger, record.run_id, history.expanded)
     secrets = secrets_in(os.environ)
-    head = {"format": FORMAT, "version": VERSION, "cantata": __version__, "run": _run(record), **_context(ledger, record)}
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "cantata": __version__,
+        "run": _run(record),
+        **_context(ledger, record),
+    }
     yield _text(head, secrets)[:-1] + ',\n"steps": ['
     late = len(history.began) + len(history.ended)
-    order = sorted(record.steps, key=lambda step_id: (history.began.get(step_id, history.ended.get(step_id, late)), step_id))
+    order = sorted(
+        record.steps, key=lambda step_id: (history.began.get(step_id, history.ended.get(step_id, late)), step_id)
+    )
     for start in range(0, len(order), STEPS_AT_ONCE):
         ids = order[start : start + STEPS_AT_ONCE]
         records = ledger.reader.records(record.run_id, ids)
@@ -67,11 +75,19 @@ def export(ledger: Ledger, record: RunRecord, events: Iterable[RunEvent]) -> Ite
 def _run(record: RunRecord) -> JsonObject:
     output = chain_response(record).final_output if record.kind == "chain" else turn_result(record).output
     return {
-        "id": record.run_id, "kind": record.kind, "status": record.status, "is_over": record.status in RUN_OVER,
-        "created_at_ms": record.created_at_ms, "closed_at_ms": record.closed_at_ms, "labels": dict(record.labels), "code": [*record.code],
-        "request": json.loads(record.request), "output": output, "error": record.error and record.error.model_dump(),
+        "id": record.run_id,
+        "kind": record.kind,
+        "status": record.status,
+        "is_over": record.status in RUN_OVER,
+        "created_at_ms": record.created_at_ms,
+        "closed_at_ms": record.closed_at_ms,
+        "labels": dict(record.labels),
+        "code": [*record.code],
+        "request": json.loads(record.request),
+        "output": output,
+        "error": record.error and record.error.model_dump(),
         "usage": record.usage.model_dump(),
-    }  # fmt: skip
+    }
 
 
 def _context(ledger: Ledger, record: RunRecord) -> JsonObject:
@@ -115,7 +131,11 @@ class _History:
             attempts[-1].setdefault("fallbacks", []).append({"model": event.model, "error": event.message})
         elif event.ends_attempt and attempts and "end" not in attempts[-1]:
             error = event.failure
-            attempts[-1] |= {"ended_at_ms": event.at_ms, "end": event.type, **({"error": error.model_dump()} if error else {})}
+            attempts[-1] |= {
+                "ended_at_ms": event.at_ms,
+                "end": event.type,
+                **({"error": error.model_dump()} if error else {}),
+            }
         if event.ends_step or isinstance(event, StepExpanded):
             self.ended[step_id] = event.seq
         if isinstance(event, StepExpanded):
@@ -160,14 +180,23 @@ class _Step:
         is_round = self.kind.role == "turn" and (self.kind.ends_with_round or bool(self._names.added_by(self.step_id)))
         found = cast("JsonObject", self.record.output) if is_round else {"reply": self.record.output}
         return {
-            "model": info["model"], "finish": info.get("finish"), "request": info.get("request"), "cached": bool(info.get("cached")),
-            "messages": info.get("prompt"), "reply": found.get("reply", ""), "tool_calls": found.get("calls", []),
-        }  # fmt: skip
+            "model": info["model"],
+            "finish": info.get("finish"),
+            "request": info.get("request"),
+            "cached": bool(info.get("cached")),
+            "messages": info.get("prompt"),
+            "reply": found.get("reply", ""),
+            "tool_calls": found.get("calls", []),
+        }
 
 
 def tool_of(spec: Spec) -> str:
     """Return the name of a tool or command that a step calls; with its method, of a server's tool."""
-    return ".".join(str(spec.params[part]) for part in ("command", "tool", "method", "function", "workflow") if spec.params.get(part))
+    return ".".join(
+        str(spec.params[part])
+        for part in ("command", "tool", "method", "function", "workflow")
+        if spec.params.get(part)
+    )
 
 
 def positional(spec: Spec) -> JsonObject:

@@ -80,7 +80,9 @@ class Run:
         if unnamed := view.without_name():
             view = view.with_names(step_names(ledger, self.run_id, unnamed))
         ended = view.without_usage(max_usages)
-        return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
+        return (
+            view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
+        )
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
@@ -98,7 +100,9 @@ class Run:
         """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""
         check_timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not event_log.wait_closed(self._engine.ledger.redis, self.run_id, timeout_s=_remaining_s(POLL_INTERVAL_S, deadline)):
+        while not event_log.wait_closed(
+            self._engine.ledger.redis, self.run_id, timeout_s=_remaining_s(POLL_INTERVAL_S, deadline)
+        ):
             self.status()  # raises for a run that Redis lost, which would never be over
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
@@ -148,9 +152,14 @@ class Run:
                     raise
                 refusal = error
             answer, ready = self._engine.ledger.steps.signal(
-                self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS, by=by, groups=groups,
+                self.run_id,
+                step_id,
+                value,
+                max_kept=0 if refusal else EARLY_SIGNALS,
+                by=by,
+                groups=groups,
                 check=partial(self._check_answer, value, groups),
-            )  # fmt: skip
+            )
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":
@@ -161,9 +170,13 @@ class Run:
         return answer
 
     def _check_answer(
-        self, value: JsonValue, groups: Collection[str] | None, step_id: str, params: Mapping[str, JsonValue] | None,
+        self,
+        value: JsonValue,
+        groups: Collection[str] | None,
+        step_id: str,
+        params: Mapping[str, JsonValue] | None,
         info: Mapping[str, JsonValue],
-    ) -> str | None:  # fmt: skip
+    ) -> str | None:
         """Check the value for a step as `check_answer`, for an unplanned one by the chain request. None if that has no such wait."""
         if params is None:
             kind, request, _, _ = self._engine.ledger.runs.request_of(self.run_id)

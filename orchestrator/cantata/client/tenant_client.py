@@ -23,7 +23,15 @@ from cantata.features.sessions.sessions import Sessions
 from cantata.flows.forks import ForkSpec
 from cantata.flows.turns.turn_plan import target_of
 from cantata.flows.waits import Inbox, InboxItem
-from cantata.flows.wire import RUN_OVER, ChainRequest, ChainResponse, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
+from cantata.flows.wire import (
+    RUN_OVER,
+    ChainRequest,
+    ChainResponse,
+    ProviderBatchRequest,
+    RunResult,
+    RunStatus,
+    TurnRequest,
+)
 from cantata.ledger.redis.records import remedy_for
 from cantata.ledger.runs import event_log, listing
 from cantata.ledger.runs.listing import RunCounts, RunFilter, RunList
@@ -58,9 +66,16 @@ class TenantClient:
         self.tenant = tenant
 
     def list(
-        self, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "", since: float | None = None,
-        until: float | None = None, before: str | None = None, limit: int = 50,
-    ) -> RunList:  # fmt: skip
+        self,
+        *,
+        statuses: Sequence[str] = (),
+        kind: str | None = None,
+        text: str = "",
+        since: float | None = None,
+        until: float | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> RunList:
         """Return a page of runs, newest first; `before` is the `next` of the previous page."""
         wanted = RunFilter(self.tenant, tuple(statuses), kind, text, since, until)
         found = listing.find_page(self.engine.ledger, wanted, before=before, most=limit)
@@ -68,7 +83,10 @@ class TenantClient:
             _, default = target_of(TurnRequest(text=""), self.engine.definitions) or ("", "")
         except ConfigError:  # a list can be read whatever the configuration is like now
             default = ""
-        runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
+        runs = [
+            run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run
+            for run in found.runs
+        ]
         return found.model_copy(update={"runs": runs})
 
     def counts(self, **filters: Any) -> RunCounts:
@@ -99,7 +117,11 @@ class TenantClient:
             raise StoredDataError(f"run {run_id!r} cannot be read ({error}); {remedy_for(run_id)}") from error
         if self.tenant not in (None, tenant):
             raise UnknownRunError.of(run_id)
-        kinds: Mapping[str, type[TurnRun | ChainRun]] = {"chain": ChainRun, "webhook": WebhookRun, "batch": ProviderBatchRun}
+        kinds: Mapping[str, type[TurnRun | ChainRun]] = {
+            "chain": ChainRun,
+            "webhook": WebhookRun,
+            "batch": ProviderBatchRun,
+        }
         return kinds.get(kind, TurnRun)(self.engine, run_id)
 
     def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:
@@ -121,7 +143,9 @@ class TenantClient:
         """Return whether a run has events after an offset, or may have some later."""
         is_over = self.find(run_id).status() in RUN_OVER
         ledger = self.engine.ledger
-        return not (after and is_over) or bool(ledger.with_retries(lambda: event_log.read(ledger.redis, run_id, after=after, most=1)))
+        return not (after and is_over) or bool(
+            ledger.with_retries(lambda: event_log.read(ledger.redis, run_id, after=after, most=1))
+        )
 
     def logs(self, run_id: str) -> Logs:
         """Return the log lines of a run."""
@@ -133,14 +157,23 @@ class TenantClient:
         return self.find(run_id, may_be_unreadable=True).cancel()
 
     def rerun(
-        self, run_id: str, from_step: str | None = None, *, changes: Mapping[str, JsonValue] | None = None, key: str | None = None,
+        self,
+        run_id: str,
+        from_step: str | None = None,
+        *,
+        changes: Mapping[str, JsonValue] | None = None,
+        key: str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> TurnRun | ChainRun:  # fmt: skip
+    ) -> TurnRun | ChainRun:
         """Fork a run from a step on, or without a step retry its unfinished part. The same key gives the same run."""
         self.find(run_id)
-        return self.find(fork(self.engine, run_id, from_step, (changes or {}) if from_step is not None else {}, key, labels))
+        return self.find(
+            fork(self.engine, run_id, from_step, (changes or {}) if from_step is not None else {}, key, labels)
+        )
 
-    def was_forked_from(self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+    def was_forked_from(
+        self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]
+    ) -> bool:
         """Return whether a run was created from its source with this step and these changes, and not by another request of the same key."""
         self.find(source)
         return forking.was_forked_from(self.engine.ledger, created.run_id, source, from_step, changes)
@@ -152,7 +185,7 @@ class TenantClient:
 
     def inbox(
         self, *, labels: Mapping[str, str] | None = None, who: str = "", after: str | None = None, limit: int = 50
-    ) -> Inbox:  # fmt: skip
+    ) -> Inbox:
         """Return a page of the steps that wait for a person, the longest first; `after` is the `next` of the previous page."""
         return inbox.find_page(self.engine.ledger, InboxFilter(self.tenant, labels or {}, who), after=after, most=limit)
 
@@ -173,7 +206,7 @@ class TenantClient:
 
     def signal(
         self, run_id: str, step: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None
-    ) -> SignalAnswer:  # fmt: skip
+    ) -> SignalAnswer:
         """Signal a waiting step; the signal of a step that does not wait yet is kept. Arguments and errors as in `Run.signal`."""
         run = self.find(run_id)
         outcome = run.signal(step, value, by=by, groups=groups)
@@ -185,7 +218,9 @@ class TenantClient:
         ):
             near = f"; so far the run has no such step{hint(like)}"
         elif outcome == "unclear":
-            matching = (each for each in self.engine.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
+            matching = (
+                each for each in self.engine.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}")
+            )
             near = f": {', '.join(map(repr, matching))}"
         return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
 

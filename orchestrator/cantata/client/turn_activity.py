@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from cantata.client.records import StepRecord
 from cantata.flows.chains.step_ids import ancestors
-from cantata.flows.events import AttemptFailed, LeaseLost, ModelFallback, RateLimited, ReplyDelta, RunEvent, StepExpanded
+from cantata.flows.events import (
+    AttemptFailed,
+    LeaseLost,
+    ModelFallback,
+    RateLimited,
+    ReplyDelta,
+    RunEvent,
+    StepExpanded,
+)
 from cantata.flows.graph import START
 from cantata.flows.step_kinds import kind_named
 from cantata.values import JsonValue
@@ -126,7 +134,18 @@ class RateLimit:
     reason: str
 
 
-Activity = ReplyPiece | AttemptVoided | AgentBegan | ToolStarted | ToolDone | ToolFailed | AgentChosen | Handover | TurnWarning | RateLimit
+Activity = (
+    ReplyPiece
+    | AttemptVoided
+    | AgentBegan
+    | ToolStarted
+    | ToolDone
+    | ToolFailed
+    | AgentChosen
+    | Handover
+    | TurnWarning
+    | RateLimit
+)
 
 
 def steps_of(events: Iterable[RunEvent]) -> list[str]:

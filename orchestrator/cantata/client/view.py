@@ -104,7 +104,13 @@ class StepProgress:
         match event:
             case RunEvent(step_state="running"):
                 return replace(
-                    self, state="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None, reply="", note=event.explanation
+                    self,
+                    state="running",
+                    attempt=event.attempt or 1,
+                    since_ms=event.at_ms,
+                    took_ms=None,
+                    reply="",
+                    note=event.explanation,
                 )
             case ReplyDelta():
                 return replace(self, reply=(self.reply + event.text)[-MAX_REPLY:])
@@ -131,7 +137,9 @@ class StepProgress:
             return self
         if run_status != "succeeded":
             return replace(self, state="stopped")
-        if self.state != "expanded" or self.items:  # one whose steps are not named after it, as conductors' are, ends with the run
+        if (
+            self.state != "expanded" or self.items
+        ):  # one whose steps are not named after it, as conductors' are, ends with the run
             return self
         return replace(self, state="done", took_ms=at_ms - self.since_ms if self.since_ms else None)
 
@@ -176,11 +184,19 @@ class RunView:
 
     def without_usage(self, limit: int = 200) -> list[str]:
         """Return the last `limit` steps that are over and for which `with_usage` was not called yet."""
-        return [step_id for step_id, step in self.steps.items() if step.state in ("done", "failed") and not step.has_usage][-limit:]
+        return [
+            step_id for step_id, step in self.steps.items() if step.state in ("done", "failed") and not step.has_usage
+        ][-limit:]
 
     def with_usage(self, infos: Mapping[str, Mapping[str, JsonValue]]) -> RunView:
         """Return the run with the model and usage of steps, as the ledger recorded them."""
-        return replace(self, steps={**self.steps, **{step_id: _with_usage(self.steps[step_id], info) for step_id, info in infos.items()}})
+        return replace(
+            self,
+            steps={
+                **self.steps,
+                **{step_id: _with_usage(self.steps[step_id], info) for step_id, info in infos.items()},
+            },
+        )
 
     def without_name(self) -> list[str]:
         """Return the steps that `with_names` was not called for yet, and whose ids do not tell what they do."""
@@ -188,11 +204,19 @@ class RunView:
 
     def with_names(self, names: Mapping[str, str]) -> RunView:
         """Return the run with the names of steps for people."""
-        return replace(self, steps={**self.steps, **{step_id: replace(self.steps[step_id], name=name) for step_id, name in names.items()}})
+        return replace(
+            self,
+            steps={
+                **self.steps,
+                **{step_id: replace(self.steps[step_id], name=name) for step_id, name in names.items()},
+            },
+        )
 
     def with_lines(self, lines: Mapping[str, str]) -> RunView:
         """Return the run with the lines of code that gave its steps, by step."""
-        return replace(self, steps={step_id: replace(step, line=lines.get(step_id, "")) for step_id, step in self.steps.items()})
+        return replace(
+            self, steps={step_id: replace(step, line=lines.get(step_id, "")) for step_id, step in self.steps.items()}
+        )
 
     def _with_run(self, event: RunEvent) -> RunView:
         status, state, warnings, blocked = self.status, self.state, self.warnings, self.blocked
@@ -212,7 +236,16 @@ class RunView:
             case RunEvent(is_warning=True) if event.explanation not in warnings:
                 warnings = (*warnings, event.explanation)
         began_ms, at_ms = self.began_ms or event.at_ms, max(self.at_ms, event.at_ms)
-        return replace(self, status=status, state=state, warnings=warnings, blocked=blocked, seq=event.seq, began_ms=began_ms, at_ms=at_ms)
+        return replace(
+            self,
+            status=status,
+            state=state,
+            warnings=warnings,
+            blocked=blocked,
+            seq=event.seq,
+            began_ms=began_ms,
+            at_ms=at_ms,
+        )
 
 
 def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:
@@ -247,11 +280,19 @@ def _map_over(steps: dict[str, StepProgress], step_id: str) -> tuple[str, str] |
     for name, item, _ in maps_above(step_id):
         if (step := steps.get(name)) is not None:
             if step.items is None:
-                steps[name] = replace(step, items=MapProgress(step.open_steps - 1))  # without the step that gathers them
+                steps[name] = replace(
+                    step, items=MapProgress(step.open_steps - 1)
+                )  # without the step that gathers them
             return name, item
     return None
 
 
 def _with_usage(step: StepProgress, info: Mapping[str, JsonValue]) -> StepProgress:
     used = Usage.model_validate(info.get("usage") or {})
-    return replace(step, model=str(info.get("model") or ""), tokens_in=used.input_tokens, tokens_out=used.output_tokens, has_usage=True)
+    return replace(
+        step,
+        model=str(info.get("model") or ""),
+        tokens_in=used.input_tokens,
+        tokens_out=used.output_tokens,
+        has_usage=True,
+    )

@@ -75,9 +75,12 @@ def request_from(data: JsonValue) -> ChainRequest:
 
 
 def with_changes(
-    request: ChainRequest, *, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None,
+    request: ChainRequest,
+    *,
+    initial_input: Mapping[str, JsonValue] | None = None,
+    timeout_s: float | None = None,
     webhooks: Sequence[str] = (),
-) -> ChainRequest:  # fmt: skip
+) -> ChainRequest:
     """Return a request with another input and time limit, and further webhooks; nothing else of it is parsed. Raises ConfigError."""
     changes: dict[str, JsonValue] = {}
     if initial_input is not None:
@@ -91,13 +94,18 @@ def with_changes(
     try:
         parsed = request_from({"nodes": [], **changes})
     except ConfigError as error:
-        raise ConfigError(error.faults, source=error.source, code=error.code, asked={**request.model_dump(), **changes}) from error
+        raise ConfigError(
+            error.faults, source=error.source, code=error.code, asked={**request.model_dump(), **changes}
+        ) from error
     return request.model_copy(update={name: getattr(parsed, name) for name in changes})
 
 
 def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
     """Return faults of a check, which have no lines, with the lines of the document."""
-    return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
+    return [
+        fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data)))
+        for fault in faults
+    ]
 
 
 def _path(where: str, data: JsonValue) -> KeyPath:

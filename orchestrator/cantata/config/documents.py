@@ -19,7 +19,9 @@ from cantata.config.source_map import MAX_VALUES, KeyPath, SourceMapBuilder, Sou
 from cantata.errors import ConfigError, Fault
 from cantata.values import JsonValue
 
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast, but not in every build of PyYAML
+_YAML = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # libyaml is eight times as fast, but not in every build of PyYAML
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 _JSON_START = re.compile(r'\s*[{\["]')
 _JSON_TOKEN = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}\[\]:,"]+')
@@ -103,7 +105,9 @@ def _parse_json(text: str, source: str) -> Document:
             return None
 
     try:
-        data: JsonValue = json.loads(text, object_pairs_hook=pairs, parse_float=digits, parse_int=digits, parse_constant=odd.append)
+        data: JsonValue = json.loads(
+            text, object_pairs_hook=pairs, parse_float=digits, parse_int=digits, parse_constant=odd.append
+        )
     except RecursionError:
         raise ConfigError([Fault(_TOO_DEEP)], source=source) from None
     if odd or _is_deep(data) or (_SURROGATE.search(text) and not is_text(json.dumps(data, ensure_ascii=False))):
@@ -167,7 +171,9 @@ def _parse_yaml(text: str, source: str) -> Document:
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_fault(error, text)], source=source) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise ConfigError("the text has a character that YAML does not allow, such as a control character", source=source) from error
+        raise ConfigError(
+            "the text has a character that YAML does not allow, such as a control character", source=source
+        ) from error
     if _is_deep(root.value):
         raise ConfigError(_TOO_DEEP, source=source)
     return Document(root.value, source, lambda: root)
@@ -181,7 +187,9 @@ def _map_yaml(text: str, source: str) -> SourceNode:
         match event:
             case yaml.ScalarEvent():
                 _check_tag(event.tag, builder, line)
-                (builder.plain if event.implicit[0] and not event.tag else builder.text)(event.value, line, anchor=event.anchor)
+                (builder.plain if event.implicit[0] and not event.tag else builder.text)(
+                    event.value, line, anchor=event.anchor
+                )
             case yaml.MappingStartEvent():
                 _check_tag(event.tag, builder, line)
                 builder.open({}, line, anchor=event.anchor)
@@ -220,6 +228,9 @@ def _is_deep(data: JsonValue) -> bool:
     level: list[JsonValue] = [data]
     for _ in range(READ_DEPTH):
         level = [
-            child for value in level if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
+            child
+            for value in level
+            if isinstance(value, (dict, list))
+            for child in (value.values() if isinstance(value, dict) else value)
         ]
     return any(isinstance(value, (dict, list)) for value in level)

@@ -47,7 +47,9 @@ _EXPECTED: Mapping[str, str] = {
 }
 
 
-def faults_of(error: ValidationError, document: Document, model: type[BaseModel], *, hidden: Collection[str] = ()) -> list[Fault]:
+def faults_of(
+    error: ValidationError, document: Document, model: type[BaseModel], *, hidden: Collection[str] = ()
+) -> list[Fault]:
     """Return a fault for each error of `model` in the document, in the order of lines.
 
     Fields of the model that are `hidden` are not suggested, since no document may set them.
@@ -58,7 +60,9 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
         detail for detail in error.errors(include_url=False) if detail["type"] != "default_factory_not_called"
     )  # follows from others
     found = [(_path(detail, document.data), detail) for detail in details]
-    unknown = {path: _keys_at(model, path[:-1], hidden) for path, detail in found if detail["type"] == "extra_forbidden"}
+    unknown = {
+        path: _keys_at(model, path[:-1], hidden) for path, detail in found if detail["type"] == "extra_forbidden"
+    }
     meant = {(*path[:-1], nearest(str(path[-1]), keys)) for path, keys in unknown.items()}
     faults = []
     listed: set[str] = set()  # the lists of known keys that a fault has; the others do not repeat them
@@ -103,7 +107,11 @@ def _of_sample(count: int, document: Document, model: type[BaseModel], hidden: C
     try:
         model.model_validate(sample.data)
     except ValidationError as error:
-        found = [fault for fault in faults_of(error, sample, model, hidden=hidden) if not fault.message.endswith("is missing")]
+        found = [
+            fault
+            for fault in faults_of(error, sample, model, hidden=hidden)
+            if not fault.message.endswith("is missing")
+        ]
     return [Fault(f"there are {count:,} faults; the first of them follow"), *found]
 
 
@@ -166,12 +174,18 @@ def _path(detail: ErrorDetails, data: JsonValue) -> KeyPath:
         if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
             path.append(part)
             data = value_at(data, part)
-    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else (*path, *detail.get("ctx", {}).get("path", ()))
+    return (
+        (*path, detail["loc"][-1]) if detail["type"] == "missing" else (*path, *detail.get("ctx", {}).get("path", ()))
+    )
 
 
 def _keys_at(model: type[BaseModel], path: KeyPath, hidden: Collection[str]) -> list[str]:
     """Return the keys of the model at this path."""
-    keys = [field.alias or name for inner in _models(_annotation_at(model, path)) for name, field in inner.model_fields.items()]
+    keys = [
+        field.alias or name
+        for inner in _models(_annotation_at(model, path))
+        for name, field in inner.model_fields.items()
+    ]
     return keys if path else [key for key in keys if key not in hidden]
 
 

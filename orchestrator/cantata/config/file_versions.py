@@ -49,7 +49,9 @@ class ByFileVersion(Generic[T]):
         most: How many results are kept.
     """
 
-    def __init__(self, read: Callable[[Path], T], *, keeps: Callable[[T], bool] = lambda result: True, most: int = 16) -> None:
+    def __init__(
+        self, read: Callable[[Path], T], *, keeps: Callable[[T], bool] = lambda result: True, most: int = 16
+    ) -> None:
         self._read, self._keeps, self._most = read, keeps, most
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Known[T]] = OrderedDict()
@@ -61,7 +63,11 @@ class ByFileVersion(Generic[T]):
             known = self._known.get(key)
             if known:
                 self._known.move_to_end(key)
-        if known and known.surroundings == surroundings and all(_version_of(file) == version for file, version in known.files.items()):
+        if (
+            known
+            and known.surroundings == surroundings
+            and all(_version_of(file) == version for file, version in known.files.items())
+        ):
             return known.value
         files: dict[str, _Version] = {}
         token = _reads.set(files)

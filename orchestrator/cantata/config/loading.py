@@ -19,7 +19,8 @@ from cantata.text.suggestions import did_you_mean
 
 FOLDERS_FILES = ("config.yml", "config.yaml")
 BUILT_IN = Definitions(
-    agents={"assistant": Agent(description="Answers any text with the default model.")}, defaults=Defaults(agent="assistant")
+    agents={"assistant": Agent(description="Answers any text with the default model.")},
+    defaults=Defaults(agent="assistant"),
 )
 
 
@@ -32,7 +33,9 @@ def find(explicit: str | None = None) -> Path | None:
         return Path(explicit)
     named = settings().config
     if named and not named.exists():
-        raise ConfigError("CANTATA_CONFIG names this file, but it does not exist; correct the variable or unset it", source=str(named))
+        raise ConfigError(
+            "CANTATA_CONFIG names this file, but it does not exist; correct the variable or unset it", source=str(named)
+        )
     if named:
         return named
     folder = project_folder()
@@ -64,7 +67,9 @@ def _sound(path: Path | None) -> Configuration:
     return found
 
 
-_by_version = ByFileVersion(_sound, keeps=lambda found: found.is_native)  # other formats do not note all files that they read
+_by_version = ByFileVersion(
+    _sound, keeps=lambda found: found.is_native
+)  # other formats do not note all files that they read
 
 
 def configuration_in(path: Path | None) -> Configuration:
@@ -82,7 +87,9 @@ def configuration_in(path: Path | None) -> Configuration:
 def native(document: Document, path: Path) -> Configuration:
     """Return the configuration in a document of the native format. Raises ConfigError with every fault."""
     folder = path.absolute() if path.is_dir() else path.absolute().parent
-    return Configuration(load_definitions(document, folder=folder), lambda faults: with_lines(faults, document), is_native=True)
+    return Configuration(
+        load_definitions(document, folder=folder), lambda faults: with_lines(faults, document), is_native=True
+    )
 
 
 def opened(path: Path) -> Configuration | Document:

@@ -68,9 +68,21 @@ _FUNCTIONS = (
 _SCHEMAS = (
     "agents.*.output.schema", "tools.*.parameters", "skills.*.parameters", "tools.*.asks.answer_schema", "skills.*.asks.answer_schema",
 )  # fmt: skip
-_AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
-_ASKS = {"agents.*.instructions.*.agent": "agents", "agents.*.instructions.*.chain": "chains", "teams.*.agents.*": "agents"}
-_NODES_ASK = {"agent": ("agents", "teams"), "skill": ("agents", "teams", "chains"), "chain": ("chains",), "workflow": ("workflows",)}
+_AGENTS_TOOLS = (
+    "agents.*.tools.*",
+    "agents.*.instructions.*.*.*",
+)  # of an instruction: `tools: [...]`, or `[text, [...]]`
+_ASKS = {
+    "agents.*.instructions.*.agent": "agents",
+    "agents.*.instructions.*.chain": "chains",
+    "teams.*.agents.*": "agents",
+}
+_NODES_ASK = {
+    "agent": ("agents", "teams"),
+    "skill": ("agents", "teams", "chains"),
+    "chain": ("chains",),
+    "workflow": ("workflows",),
+}
 _OWN_SERVER = frozenset(
     {"api_base", "base_url", "custom_llm_provider"}
 )  # parameters with which a model needs no provider that LiteLLM knows
@@ -113,7 +125,9 @@ def _check_folder(document: Document, folder: Path | None) -> Iterator[Fault]:
 def _check_scripts(document: Document, folder: Path | None) -> Iterator[Fault]:
     for section in ("tools", "skills"):
         for path, _ in find(document.data, f"{section}.*.script"):
-            yield document.fault(path, "unknown key 'script'; write the function in a module, and name it by 'function'")
+            yield document.fault(
+                path, "unknown key 'script'; write the function in a module, and name it by 'function'"
+            )
 
 
 def _check_names(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -122,7 +136,10 @@ def _check_names(document: Document, folder: Path | None) -> Iterator[Fault]:
             if not name.strip():
                 yield document.fault((section, name), "the name is empty")
             elif section in _STEPS and name.startswith(_RESERVED_STARTS):
-                yield document.fault((section, name), f"the name begins with {name[0]!r}, which is reserved for internal steps; rename it")
+                yield document.fault(
+                    (section, name),
+                    f"the name begins with {name[0]!r}, which is reserved for internal steps; rename it",
+                )
 
 
 def _check_skill_names(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -132,9 +149,8 @@ def _check_skill_names(document: Document, folder: Path | None) -> Iterator[Faul
             owner = owners.setdefault(name, section)
             if owner != section:
                 line = document.line((owner, name))
-                message = (
-                    f"{name!r} is also in {owner!r}{f' (line {line})' if line else ''}; a node of kind 'skill' may mean either: rename one"
-                )
+                place = f" (line {line})" if line else ""
+                message = f"{name!r} is also in {owner!r}{place}; a node of kind 'skill' may mean either: rename one"
                 yield document.fault((section, name), message)
 
 
@@ -143,7 +159,9 @@ def _check_references(document: Document, folder: Path | None) -> Iterator[Fault
         names = _names(document, section)
         for path, name in _texts(document, pattern):
             if name not in names:
-                yield document.fault(path, f"there is no {section.removesuffix('s')} {name!r}{did_you_mean(name, names)}")
+                yield document.fault(
+                    path, f"there is no {section.removesuffix('s')} {name!r}{did_you_mean(name, names)}"
+                )
 
 
 def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -189,7 +207,9 @@ def _asks(document: Document) -> Iterator[tuple[KeyPath, _Name]]:
 def _check_synthesizers(document: Document, folder: Path | None) -> Iterator[Fault]:
     for path, prompt in _texts(document, "teams.*.synthesizer.prompt"):
         if "{agent_responses}" not in prompt:
-            yield document.fault(path, "the prompt has no '{agent_responses}', so it would not contain the agents' answers")
+            yield document.fault(
+                path, "the prompt has no '{agent_responses}', so it would not contain the agents' answers"
+            )
 
 
 def _check_routers(document: Document, folder: Path | None) -> Iterator[Fault]:
@@ -201,7 +221,9 @@ def _check_routers(document: Document, folder: Path | None) -> Iterator[Fault]:
     for path, name in _texts(document, "teams.*.agents.*"):
         agent = value_at(value_at(document.data, "agents"), name)
         if path[1] in asking and isinstance(agent, dict) and not str(agent.get("description") or "").strip():
-            yield document.fault(path, f"agent {name!r} has no description, so the router cannot know what it is good at")
+            yield document.fault(
+                path, f"agent {name!r} has no description, so the router cannot know what it is good at"
+            )
 
 
 def _asks_a_model(team: JsonValue) -> bool:
@@ -218,7 +240,9 @@ def _check_models(document: Document, folder: Path | None) -> Iterator[Fault]:
     for pattern in _MODELS:
         for path, name in _texts(document, pattern):
             if not name.strip():
-                yield document.fault(path, "the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out")
+                yield document.fault(
+                    path, "the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out"
+                )
             elif message := _provider_fault(document, path, name):
                 yield document.fault(path, message)
 

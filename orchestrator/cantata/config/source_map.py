@@ -107,7 +107,9 @@ class SourceMapBuilder:
     def fault(self, message: str, line: int) -> None:
         """Record a fault of the next value."""
         parts = (len(top.node.value) if isinstance(top.node.value, list) else top.key for top in self._stack)
-        self.faults.append(Fault(message, where=path_text(tuple(part for part in parts if part is not None)), line=line))
+        self.faults.append(
+            Fault(message, where=path_text(tuple(part for part in parts if part is not None)), line=line)
+        )
 
     def stop(self, message: str, line: int) -> NoReturn:
         """Record a fault of the next value, and stop reading. Raises ConfigError."""

@@ -104,7 +104,10 @@ def _item_of_ready(ready: tuple[str, Ready]) -> Item:
 
 def _check_tasks(sweep: Sweep) -> None:
     """Have a worker look for the results of dispatched steps, and revoke tasks; without a worker they are left to expire."""
-    tasks, revoked = [name for swept in sweep.found for name in swept.tasks], [name for swept in sweep.found for name in swept.revoked]
+    tasks, revoked = (
+        [name for swept in sweep.found for name in swept.tasks],
+        [name for swept in sweep.found for name in swept.revoked],
+    )
     if (tasks or revoked) and TASKS in registry.slots(sweep.ledger.redis):
         for start in range(0, max(len(tasks), len(revoked)), CHECKED_AT_ONCE):
             part = slice(start, start + CHECKED_AT_ONCE)
@@ -136,7 +139,9 @@ def _send_lost(sweep: Sweep) -> None:
     if not overdue:
         return
     heads = heads_sent_at(sweep.app, {(step.queue, step.priority) for step in overdue})
-    lost = sorted((step for step in overdue if is_lost(step, heads[step.queue, step.priority])), key=lambda step: step.sent_at)
+    lost = sorted(
+        (step for step in overdue if is_lost(step, heads[step.queue, step.priority])), key=lambda step: step.sent_at
+    )
     for start in range(0, len(lost), SENT_AT_ONCE):
         sweep.isolation.together(
             lost[start : start + SENT_AT_ONCE],
@@ -161,10 +166,13 @@ def _note_unserved(sweep: Sweep) -> None:
     served = registry.slots(sweep.ledger.redis) if by_queue else {}
     notes: list[tuple[str, str, dict[str, JsonValue]]] = [
         (run_id, step_id, {"queue": queue, "message": registry.unserved(queue)})
-        for (run_id, queue), step_id in by_queue.items() if queue not in served
-    ]  # fmt: skip
+        for (run_id, queue), step_id in by_queue.items()
+        if queue not in served
+    ]
     sweep.isolation.together(
-        notes, lambda some: sweep.ledger.runs.append_events("unserved", some), lambda note: Item("unserved", f"{note[0]}|{note[1]}")
+        notes,
+        lambda some: sweep.ledger.runs.append_events("unserved", some),
+        lambda note: Item("unserved", f"{note[0]}|{note[1]}"),
     )
 
 

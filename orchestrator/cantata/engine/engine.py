@@ -96,19 +96,27 @@ class Engine:
             return configuration.request_named(str(request), self.definitions)[0]
         if isinstance(request, Mapping):
             return chain_requests.request_from(dict(request))
-        expected = "a ChainRequest, a mapping with 'nodes', the name of its file, or the name of a chain of the configuration"
+        expected = (
+            "a ChainRequest, a mapping with 'nodes', the name of its file, or the name of a chain of the configuration"
+        )
         raise ConfigError(f"expected {expected}, not a {type(request).__name__!r}", source="chain request")
 
     def checked_chain(
-        self, request: object, initial_input: Mapping[str, JsonValue] | None = None, submission: Submission = AS_CONFIGURED
-    ) -> CheckedChain:  # fmt: skip
+        self,
+        request: object,
+        initial_input: Mapping[str, JsonValue] | None = None,
+        submission: Submission = AS_CONFIGURED,
+    ) -> CheckedChain:
         """Return a chain request with another input, time limit and further webhooks, checked, with an id.
 
         `request` is as in `request_of`. Raises ConfigError with every fault.
         """
         request = chain_requests.with_changes(
-            self.request_of(request), initial_input=initial_input, timeout_s=submission.timeout_s, webhooks=submission.webhooks,
-        )  # fmt: skip
+            self.request_of(request),
+            initial_input=initial_input,
+            timeout_s=submission.timeout_s,
+            webhooks=submission.webhooks,
+        )
         return checked_chain(request, self.definitions).with_id()
 
     # --- runs -------------------------------------------------------------------------------------------------------
@@ -129,10 +137,18 @@ class Engine:
         name = conversations.item_of(scoped_session.name) if scoped_session else None
         with self.starting(run_id, idempotency_key, labels, len(request.text), name):
             accepted = accept_run(
-                self.ledger, run_id, kind=request.kind, request=request.text, definitions=definitions,
-                definitions_text=self.definitions_text, timeout=request.timeout, labels=labels, queue=queue, session=scoped_session,
+                self.ledger,
+                run_id,
+                kind=request.kind,
+                request=request.text,
+                definitions=definitions,
+                definitions_text=self.definitions_text,
+                timeout=request.timeout,
+                labels=labels,
+                queue=queue,
+                session=scoped_session,
                 webhooks=webhooks_of(definitions, request.webhooks, name=request.target, labels=labels),
-            )  # fmt: skip
+            )
         if accepted.result == "full":
             max_waiting = definitions.sessions.max_waiting
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
@@ -147,12 +163,14 @@ class Engine:
     @contextmanager
     def starting(
         self, run_id: str, key: str | None, labels: Mapping[str, str], size: int, session: KeptItem | None = None
-    ) -> Iterator[None]:  # fmt: skip
+    ) -> Iterator[None]:
         """Let a block start a run of so many bytes, if its tenant's quota allows; one submitted before with the same key is found again."""
         tenant = labels.get("tenant", "")
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.ledger.quotas.start(tenant, self.definitions.limits.quota_of(tenant), size, name=session))
+                stack.enter_context(
+                    self.ledger.quotas.start(tenant, self.definitions.limits.quota_of(tenant), size, name=session)
+                )
             except (ConfigError, UnavailableError):
                 if key is None or not self.ledger.runs.is_known(run_id):
                     raise
@@ -162,7 +180,9 @@ class Engine:
 def check_key(idempotency_key: object) -> None:
     """Raise ConfigError unless an idempotency key is None, or a text."""
     if idempotency_key is not None and not (isinstance(idempotency_key, str) and bounds.is_text(idempotency_key)):
-        raise ConfigError([Fault(f"expected a text, found {shown(idempotency_key)}", where="idempotency_key")], source="request")
+        raise ConfigError(
+            [Fault(f"expected a text, found {shown(idempotency_key)}", where="idempotency_key")], source="request"
+        )
 
 
 def run_id_of(idempotency_key: str | None, session: RunSession | None = None) -> str:

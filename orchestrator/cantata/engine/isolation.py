@@ -103,7 +103,9 @@ class Isolation:
             except (CantataError, RedisFailure) as failure:
                 outages.warn(log, "sweep_failed", failure, duty=item.duty)
         if tries >= MAX_TRIES:
-            log.error("sweep_item_parked", duty=item.duty, item=item.name, error=_text(error), note="see `submit parked list`")
+            log.error(
+                "sweep_item_parked", duty=item.duty, item=item.name, error=_text(error), note="see `submit parked list`"
+            )
 
 
 def _text(error: BaseException | str) -> str:

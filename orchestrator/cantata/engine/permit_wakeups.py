@@ -15,7 +15,7 @@ MAX_ROUNDS = 100  # in one call; the next sweep goes on
 
 def sweep(
     ledger: Ledger, limiter: Limiter, waiting: Iterable[str], left: Iterable[str], isolation: Isolation | None = None
-) -> list[tuple[str, Ready]]:  # fmt: skip
+) -> list[tuple[str, Ready]]:
     """Wake steps (`run|step`) for which the limits have room, forget those that `left`, and return the steps to send.
 
     Steps in `waiting`, which the ledger has as waiting, that are in no queue of the limits are woken too, to request a permit again.
@@ -34,7 +34,9 @@ def sweep(
     return sends
 
 
-def wake(ledger: Ledger, limiter: Limiter, called: Iterable[str], isolation: Isolation | None = None) -> list[tuple[str, Ready]]:
+def wake(
+    ledger: Ledger, limiter: Limiter, called: Iterable[str], isolation: Isolation | None = None
+) -> list[tuple[str, Ready]]:
     """Start the next attempt of called steps; return the steps to send. The permit of a step that is over goes to the next in its queue.
 
     A step whose record cannot be read costs nobody else the permit: it is logged.

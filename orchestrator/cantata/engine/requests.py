@@ -58,11 +58,17 @@ class CheckedChain(_Checked[ChainRequest]):
     def target(self) -> str:
         """The workflow that it runs, or its id, for webhooks."""
         nodes = self.request.nodes
-        return self.request.entry_node if len(nodes) == 1 and nodes[0].kind == "workflow" else self.request.chain_id or ""
+        return (
+            self.request.entry_node if len(nodes) == 1 and nodes[0].kind == "workflow" else self.request.chain_id or ""
+        )
 
     def with_id(self) -> CheckedChain:
         """Return the same with an id, a random one if it has none."""
-        return self if self.request.chain_id else replace(self, request=self.request.model_copy(update={"chain_id": uuid4().hex[:8]}))
+        return (
+            self
+            if self.request.chain_id
+            else replace(self, request=self.request.model_copy(update={"chain_id": uuid4().hex[:8]}))
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,9 @@ def checked_chain(request: ChainRequest, definitions: Definitions, *, is_draft: 
     return CheckedChain(request)
 
 
-def workflow_request(name: str, given: Mapping[str, Any], definitions: Definitions, timeout_s: float | None = None) -> dict[str, Any]:
+def workflow_request(
+    name: str, given: Mapping[str, Any], definitions: Definitions, timeout_s: float | None = None
+) -> dict[str, Any]:
     """Return the chain request of a workflow in Python: its one node gets the input, which is JSON."""
     limit_s = timeout_s or workflow_timeout(name, definitions).seconds or MAX_WORKFLOW_S
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}

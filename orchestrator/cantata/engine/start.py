@@ -41,17 +41,34 @@ def new_id() -> str:
 
 
 def accept_run(
-    ledger: Ledger, run_id: str, *, kind: str, request: str, definitions: Definitions, definitions_text: str, timeout: Timeout,
-    labels: Mapping[str, str] | None, queue: str = COORDINATOR, session: RunSession | None = None, webhooks: Sequence[JsonValue] = (),
-) -> Accepted:  # fmt: skip
+    ledger: Ledger,
+    run_id: str,
+    *,
+    kind: str,
+    request: str,
+    definitions: Definitions,
+    definitions_text: str,
+    timeout: Timeout,
+    labels: Mapping[str, str] | None,
+    queue: str = COORDINATOR,
+    session: RunSession | None = None,
+    webhooks: Sequence[JsonValue] = (),
+) -> Accepted:
     """Accept a run with the settings of its definitions; its first step is still to be sent. Raises ConfigError if it is too large."""
     check_size(kind, request, definitions)
     with traces.trace_submission(kind, __version__) as submission:
         accepted = ledger.runs.accept(
-            run_id, kind=kind, request=request, definitions=definitions_text, labels=labels, queue=queue, session=session,
-            webhooks=webhooks, max_deliveries=definitions.limits.quota_of((labels or {}).get("tenant", "")).open_deliveries,
+            run_id,
+            kind=kind,
+            request=request,
+            definitions=definitions_text,
+            labels=labels,
+            queue=queue,
+            session=session,
+            webhooks=webhooks,
+            max_deliveries=definitions.limits.quota_of((labels or {}).get("tenant", "")).open_deliveries,
             **run_settings(definitions, timeout),
-        )  # fmt: skip
+        )
         submission.run_id = run_id if accepted.new else ""
     if accepted.result == "new":
         fault_points.at("accepted")
@@ -59,14 +76,29 @@ def accept_run(
 
 
 def accept_rows(
-    ledger: Ledger, publisher: Publisher, rows: Mapping[str, str], *, kind: str, batch: str, definitions: Definitions,
-    definitions_text: str, timeout: Timeout, labels: Mapping[str, str], queue: str = COORDINATOR,
-) -> None:  # fmt: skip
+    ledger: Ledger,
+    publisher: Publisher,
+    rows: Mapping[str, str],
+    *,
+    kind: str,
+    batch: str,
+    definitions: Definitions,
+    definitions_text: str,
+    timeout: Timeout,
+    labels: Mapping[str, str],
+    queue: str = COORDINATOR,
+) -> None:
     """Accept runs by their ids, with their requests, as rows of a batch, and send the first steps of those that are new."""
     for request in rows.values():
         check_size(kind, request, definitions)
     accepted = ledger.runs.accept_rows(
-        rows, kind=kind, batch=batch, definitions=definitions_text, labels=labels, queue=queue, **run_settings(definitions, timeout)
+        rows,
+        kind=kind,
+        batch=batch,
+        definitions=definitions_text,
+        labels=labels,
+        queue=queue,
+        **run_settings(definitions, timeout),
     )
     fault_points.at("accepted")
     new = [(run_id, each.priority) for run_id, each in zip(rows, accepted, strict=True) if each.result == "new"]
@@ -78,7 +110,9 @@ def check_size(kind: str, request: str, definitions: Definitions) -> None:
     """Raise ConfigError if the request (JSON text) of a run is too large."""
     if len(request.encode()) > definitions.limits.input_bytes:
         size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
-        raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
+        raise ConfigError(
+            f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind
+        )
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
@@ -101,9 +135,12 @@ def run_settings(definitions: Definitions, timeout: Timeout) -> RunSettings:
     """Return the settings of a run with these definitions."""
     defaults = definitions.defaults
     return RunSettings(
-        timeout_s=timeout.seconds or defaults.timeout_s, timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
-        max_attempts=defaults.max_attempts, max_steps=definitions.limits.max_steps, retention_s=defaults.retention_s,
-    )  # fmt: skip
+        timeout_s=timeout.seconds or defaults.timeout_s,
+        timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
+        max_attempts=defaults.max_attempts,
+        max_steps=definitions.limits.max_steps,
+        retention_s=defaults.retention_s,
+    )
 
 
 def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:

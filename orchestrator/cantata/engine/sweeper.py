@@ -22,11 +22,15 @@ from cantata.ledger.redis.keys import shard_key
 
 log = structlog.get_logger(__name__)
 
-SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
+SWEEP_LOCK = (
+    "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
+)
 SWEEP_LOCK_MS = 2000
 MAX_NODES = 64  # each shard may lie on its own
 NODE_S = 1.0  # before the sweep goes on without a node that does not answer
-RENEWAL_GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two attempts to renew
+RENEWAL_GRACE_S = (
+    1.5  # after Redis was away, before its leases count as run out: longer than the pause between two attempts to renew
+)
 SILENT_S = 1.5  # longer than a renewal: an owner that has renewed no lease for so long, and has no connection, is dead
 CAPACITY_INTERVAL_S = 1.0  # between publications of the fleet's capacity
 
@@ -38,9 +42,15 @@ class Sweeper(threading.Thread):
     """
 
     def __init__(
-        self, app: App, ledger: Ledger, name: str, sweep: Callable[[App, Ledger, Sequence[int]], bool], *, every_s: float = SWEEP_S,
+        self,
+        app: App,
+        ledger: Ledger,
+        name: str,
+        sweep: Callable[[App, Ledger, Sequence[int]], bool],
+        *,
+        every_s: float = SWEEP_S,
         pause: Callable[[float], object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create a sweeper.
 
         `sweep` does all duties for some shards, and returns whether it could.
@@ -76,7 +86,11 @@ class Sweeper(threading.Thread):
 
     def _pause_s(self) -> float:
         """Return the time until the next attempt to sweep: the more workers try to take a lock, the less often each does."""
-        return self._every_s if any(node.is_ours for node in list(self._nodes.values())) else registry.interval_s(self._every_s)
+        return (
+            self._every_s
+            if any(node.is_ours for node in list(self._nodes.values()))
+            else registry.interval_s(self._every_s)
+        )
 
     def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
         """Sweep each node, except those whose last sweep has not returned."""

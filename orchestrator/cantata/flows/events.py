@@ -28,7 +28,9 @@ class RunEvent(Value):
     type: str = Field(description="what happened")
     step: str | None = Field(None, description="the step that it is about; the run, if null")
     attempt: int | None = Field(None, description="the attempt of the step, from 1")
-    worker: str | None = Field(None, description="the worker of the attempt; an end names it if nothing says when it started")
+    worker: str | None = Field(
+        None, description="the worker of the attempt; an end names it if nothing says when it started"
+    )
 
     step_state: ClassVar[StepState | None] = None
     """The state that the event puts its step in; None if the step stays as it is."""

@@ -98,7 +98,9 @@ class EndedRun(Value):
     shared: dict[str, str] = Field(description="map item → the step whose spec and edges it shares")
     edges: dict[str, tuple[OutEdge, ...]]
     names: dict[str, str]
-    expansions: dict[str, Expansion] = Field(description="by parent step, in the order of the expansions; without the plan")
+    expansions: dict[str, Expansion] = Field(
+        description="by parent step, in the order of the expansions; without the plan"
+    )
     terminals: str
 
     def edges_of(self, step_id: str) -> tuple[OutEdge, ...]:
@@ -119,7 +121,9 @@ class RestartedStep(Value):
     taken: int
     quorum: int = 0
     is_quorum_met: bool = Field(False, description="whether the steps that are taken over reach its quorum")
-    joins: list[JsonValue] | None = Field(None, description="the steps that it waits for, if it has a quorum or a deadline")
+    joins: list[JsonValue] | None = Field(
+        None, description="the steps that it waits for, if it has a quorum or a deadline"
+    )
     deadline_s: float | None = None
     waits: bool = Field(False, description="whether it waits for a signal")
 
@@ -141,7 +145,9 @@ class Fork(Value):
     forgotten: tuple[str, ...] = Field(description="specs that only removed items shared")
     expand_again: tuple[str, ...] = Field(description="steps that expanded, and may expand again")
     edges: dict[str, list[OutEdge]] = Field(description="out-edges that differ from the source's")
-    names: dict[str, str | Literal[False]] = Field(description="names that mean other steps than in the source; false: removed")
+    names: dict[str, str | Literal[False]] = Field(
+        description="names that mean other steps than in the source; false: removed"
+    )
     windows: dict[str, Window]
     terminals: str
     left: int

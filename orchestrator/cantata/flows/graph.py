@@ -36,9 +36,12 @@ class Spec(Value):
 
     kind: str = Field(description="the kind of its handler; also the name of its Celery task")
     queue: str = Field("coordinator", description="the queue whose workers may execute it")
-    work: str = Field("", description="the key of its cost statistics, which people see too: a tool's or an agent's name")
+    work: str = Field(
+        "", description="the key of its cost statistics, which people see too: a tool's or an agent's name"
+    )
     reads: dict[str, str] = Field(
-        default_factory=dict, description="name → id of the step whose output the handler gets; `=id` for the output of that very step"
+        default_factory=dict,
+        description="name → id of the step whose output the handler gets; `=id` for the output of that very step",
     )
     params: dict[str, JsonValue] = Field(default_factory=dict, description="further parameters of the handler; small")
     on_error: Literal["abort", "skip", "jump"] = Field(
@@ -48,15 +51,27 @@ class Spec(Value):
     timeout_s: float | None = Field(None, description="time limit of one attempt, in seconds")
     decides: bool = Field(False, description="a decision: any worker executes it in place, without a message")
     cheap: bool | None = Field(None, description="known to be cheap or costly; measured if None")
-    at_most_once: bool = Field(False, description="it is not repeated: if its worker dies, a person reports the outcome")
+    at_most_once: bool = Field(
+        False, description="it is not repeated: if its worker dies, a person reports the outcome"
+    )
     pure: bool = Field(False, description="it has no effects: it may be recorded together with others of its message")
-    expands: bool = Field(False, description="it may add steps, or ends after its message; then no step behind it is certain to follow")
-    quorum: int | None = Field(None, description="ready as soon as this many of its in-edges come from steps that are done")
-    deadline_s: float | None = Field(None, description="ready this many seconds after it was added, whichever steps are late")
-    scope: str | None = Field(None, description="the parent step whose exit fails if this step aborts; None: the run fails")
+    expands: bool = Field(
+        False, description="it may add steps, or ends after its message; then no step behind it is certain to follow"
+    )
+    quorum: int | None = Field(
+        None, description="ready as soon as this many of its in-edges come from steps that are done"
+    )
+    deadline_s: float | None = Field(
+        None, description="ready this many seconds after it was added, whichever steps are late"
+    )
+    scope: str | None = Field(
+        None, description="the parent step whose exit fails if this step aborts; None: the run fails"
+    )
     window: str | None = Field(None, description="the map in whose window it counts")
     has_given: bool = Field(False, description="set by the ledger: the step has a value of its own")
-    waiting: str | None = Field(None, description="set by the ledger: the detail of a wait's event, as the JSON text that scripts pass on")
+    waiting: str | None = Field(
+        None, description="set by the ledger: the detail of a wait's event, as the JSON text that scripts pass on"
+    )
 
     @property
     def role(self) -> StepRole:
@@ -111,9 +126,13 @@ class Graph(Value):
     items: ItemSteps | None = None
     exit: str | None = Field(None, description="takes the parent's place: its out-edges, scope, window and name")
     names: dict[str, str] = Field(default_factory=dict, description="name → the step that it means from now on")
-    scoped: bool = Field(True, description="an aborting step fails the exit; if false, it fails whatever the parent would fail")
+    scoped: bool = Field(
+        True, description="an aborting step fails the exit; if false, it fails whatever the parent would fail"
+    )
     terminals: tuple[str, ...] = Field((), description="the plan's last steps: their outputs are the run's")
-    stops: tuple[str, ...] = Field((), description="open steps that are stopped, with all that they grew; new ones are not begun")
+    stops: tuple[str, ...] = Field(
+        (), description="open steps that are stopped, with all that they grew; new ones are not begun"
+    )
 
 
 class Outcome(Value):
@@ -131,7 +150,9 @@ class Outcome(Value):
     retry_in_s: float = 0.0
     fragment: Graph | None = None
     warnings: tuple[str, ...] = ()
-    detail: dict[str, JsonValue] = Field(default_factory=dict, description="recorded with the outcome: model, finish reason, ...")
+    detail: dict[str, JsonValue] = Field(
+        default_factory=dict, description="recorded with the outcome: model, finish reason, ..."
+    )
 
 
 def adopt(fragment: Graph, parent: str, spec: Spec) -> Graph:

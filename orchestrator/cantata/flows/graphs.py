@@ -78,7 +78,9 @@ def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
 
 def cycles(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
     """Return the components that contain a cycle."""
-    return [group for group in components(nodes, successors) if len(group) > 1 or group[0] in successors.get(group[0], ())]
+    return [
+        group for group in components(nodes, successors) if len(group) > 1 or group[0] in successors.get(group[0], ())
+    ]
 
 
 def shortest_cycle(start: str, successors: Successors) -> list[str]:

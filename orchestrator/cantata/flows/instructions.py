@@ -22,7 +22,8 @@ class FunctionStep(Value):
     """A Python function: between the prompts it gets the answer before it and returns the next input; or a chainbreaker."""
 
     function: str = Field(
-        description="module:name, importable from the configuration's folder; takes the text, or nothing", pattern=FUNCTION
+        description="module:name, importable from the configuration's folder; takes the text, or nothing",
+        pattern=FUNCTION,
     )
     args: list[JsonValue] = Field(default_factory=list, description="arguments before those that it is called with")
     kwargs: Params = Field(default_factory=dict, description="further arguments, by name")
@@ -39,10 +40,16 @@ class AgenticStep(Value):
 
     objective: str = Field(min_length=1, description="the objective")
     tools: list[str] | None = Field(None, description="names of tools; all of the agent's if absent")
-    model_name: str | None = Field(None, description="a name under `models` or a LiteLLM name; the agent's model if absent")
+    model_name: str | None = Field(
+        None, description="a name under `models` or a LiteLLM name; the agent's model if absent"
+    )
     model_params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    max_internal_steps: int = Field(5, ge=1, description="replies that neither call a tool nor answer, before the step fails")
-    max_tool_rounds: int = Field(40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools")
+    max_internal_steps: int = Field(
+        5, ge=1, description="replies that neither call a tool nor answer, before the step fails"
+    )
+    max_tool_rounds: int = Field(
+        40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools"
+    )
     history_mode: Literal["minimal", "progressive", "kitchen_sink"] = Field(
         "minimal",
         description="the earlier turns that a model turn sees: calls with their texts and results; kitchen_sink: earlier instructions too",
@@ -81,14 +88,22 @@ def _kind_of(value: Any) -> str | None:
 
 def _pair(value: Any) -> Any:
     """Return `[text, [tools]]` as a prompt with its tools."""
-    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list | tuple):
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], list | tuple)
+    ):
         return {"prompt": value[0], "tools": list(value[1])}
     return value
 
 
 Chainbreaker = Annotated[
     FunctionStep,
-    BeforeValidator(lambda given: {"function": given} if isinstance(given, str) else given, json_schema_input_type=FunctionStep | str),
+    BeforeValidator(
+        lambda given: {"function": given} if isinstance(given, str) else given,
+        json_schema_input_type=FunctionStep | str,
+    ),
 ]
 """A function that may end an agent's instructions; as a text, its name."""
 
@@ -105,5 +120,7 @@ _Instruction = Annotated[
         custom_error_message="expected a text, or a mapping with `prompt`, `function`, `memory`, `objective`, `agent` or `chain`",
     ),
 ]
-Instruction = Annotated[_Instruction, BeforeValidator(_pair, json_schema_input_type=_Instruction | tuple[str, list[Any]])]
+Instruction = Annotated[
+    _Instruction, BeforeValidator(_pair, json_schema_input_type=_Instruction | tuple[str, list[Any]])
+]
 """One instruction of an agent."""

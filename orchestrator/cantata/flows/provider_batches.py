@@ -21,7 +21,12 @@ def fault_of_agent(name: str, definitions: Definitions) -> str | None:
     """Return why batches of a provider cannot answer for an agent; None if they can."""
     agent = definitions.agents[name]
     first = agent.instructions[0]
-    if is_one_turn(agent) and isinstance(first, str | PromptStep) and not tools_of(agent, first) and agent.dialect == "native":
+    if (
+        is_one_turn(agent)
+        and isinstance(first, str | PromptStep)
+        and not tools_of(agent, first)
+        and agent.dialect == "native"
+    ):
         return None
     return f"agent {name!r} may need several model calls for a row, so it cannot be used in mode 'provider'; leave the mode out"
 
@@ -30,11 +35,22 @@ def plan(request: ProviderBatchRequest, definitions: Definitions) -> Graph:
     """Return the graph of the run."""
     queue, work = definitions.agents[request.agent].queue, f"batches:{request.agent}"
     if request.cancels:
-        cancel = Step(id=CANCEL, kind="batch.cancel", queue=queue, work=work, retries=MAX_POLLS, timeout_s=TIMEOUT_S, cheap=False)
+        cancel = Step(
+            id=CANCEL, kind="batch.cancel", queue=queue, work=work, retries=MAX_POLLS, timeout_s=TIMEOUT_S, cheap=False
+        )
         return Graph(steps=(cancel,), terminals=(CANCEL,))
-    create = Step(id=CREATE, kind="batch.create", queue=queue, work=work, retries=MAX_RETRIES, timeout_s=TIMEOUT_S, cheap=False)
+    create = Step(
+        id=CREATE, kind="batch.create", queue=queue, work=work, retries=MAX_RETRIES, timeout_s=TIMEOUT_S, cheap=False
+    )
     reads = {"batch": CREATE}
     collect = Step(
-        id=COLLECT, kind="batch.collect", queue=queue, work=work, reads=reads, retries=MAX_POLLS, timeout_s=TIMEOUT_S, cheap=False
+        id=COLLECT,
+        kind="batch.collect",
+        queue=queue,
+        work=work,
+        reads=reads,
+        retries=MAX_POLLS,
+        timeout_s=TIMEOUT_S,
+        cheap=False,
     )
     return Graph(steps=(create, collect), edges=(Edge(source=CREATE, target=COLLECT),), terminals=(COLLECT,))

@@ -33,20 +33,34 @@ class Takes:
 
 
 _OPENAI = Takes(
-    strict=True, array_items=True, max_tools=128, max_description=1024,
+    strict=True,
+    array_items=True,
+    max_tools=128,
+    max_description=1024,
     source="platform.openai.com/docs: guides/structured-outputs (supported schemas), guides/function-calling, api-reference/chat",
-)  # fmt: skip
+)
 PROVIDERS: Mapping[str, Takes] = {
     "openai": _OPENAI,
     "azure": _OPENAI,
-    "anthropic": Takes(array_items=True, source="docs.anthropic.com: build-with-claude/tool-use (input_schema is an object)"),
-    "bedrock": Takes(array_items=True, inlines=True, source="docs.aws.amazon.com/bedrock: Converse, toolSpec.inputSchema"),
-    "gemini": Takes(array_items=True, inlines=True, source="ai.google.dev/api/caching#Schema (items of an array are required)"),
+    "anthropic": Takes(
+        array_items=True, source="docs.anthropic.com: build-with-claude/tool-use (input_schema is an object)"
+    ),
+    "bedrock": Takes(
+        array_items=True, inlines=True, source="docs.aws.amazon.com/bedrock: Converse, toolSpec.inputSchema"
+    ),
+    "gemini": Takes(
+        array_items=True, inlines=True, source="ai.google.dev/api/caching#Schema (items of an array are required)"
+    ),
     "vertex_ai": Takes(
-        array_items=True, inlines=True, source="cloud.google.com/vertex-ai: reference/rest Schema (items of an array are required)"
+        array_items=True,
+        inlines=True,
+        source="cloud.google.com/vertex-ai: reference/rest Schema (items of an array are required)",
     ),
     "deepseek": Takes(
-        json_schema=False, array_items=True, max_tools=128, source="api-docs.deepseek.com: guides/json_mode, function_calling"
+        json_schema=False,
+        array_items=True,
+        max_tools=128,
+        source="api-docs.deepseek.com: guides/json_mode, function_calling",
     ),
     "groq": Takes(
         array_items=True,
@@ -75,7 +89,9 @@ _NOT_STRICT = frozenset(
         "uniqueItems",
     }
 )  # fmt: skip
-_NOTES = frozenset({"default", "examples", "$schema", "$id", "$comment", "discriminator", "readOnly", "writeOnly", "deprecated"})
+_NOTES = frozenset(
+    {"default", "examples", "$schema", "$id", "$comment", "discriminator", "readOnly", "writeOnly", "deprecated"}
+)
 _COMBINATORS = ("anyOf", "oneOf", "allOf")
 
 
@@ -132,7 +148,9 @@ def strict_form(schema: Schema) -> dict[str, JsonValue]:
     return form
 
 
-def _strict(schema: Schema, root: Schema, path: tuple[str, ...], inside: frozenset[str] = frozenset()) -> dict[str, JsonValue]:
+def _strict(
+    schema: Schema, root: Schema, path: tuple[str, ...], inside: frozenset[str] = frozenset()
+) -> dict[str, JsonValue]:
     where = ".".join(path) or "its top"
     if len(path) > 4 * MAX_STRICT_DEPTH:
         raise UnfitError(f"the schema is nested too deeply at {where}")
@@ -151,11 +169,14 @@ def _strict(schema: Schema, root: Schema, path: tuple[str, ...], inside: frozens
     for name in ("$defs", "definitions"):
         if name in found:
             found[name] = {
-                key: _strict(cast(Schema, each), root, (*path, name, key), inside) for key, each in cast(Schema, found[name]).items()
+                key: _strict(cast(Schema, each), root, (*path, name, key), inside)
+                for key, each in cast(Schema, found[name]).items()
             }
     if "anyOf" in found:
         options = cast("list[Schema]", found["anyOf"])
-        found["anyOf"] = [_strict(each, root, (*path, "anyOf", str(number)), inside) for number, each in enumerate(options)]
+        found["anyOf"] = [
+            _strict(each, root, (*path, "anyOf", str(number)), inside) for number, each in enumerate(options)
+        ]
     if isinstance(items := found.get("items"), dict):
         found["items"] = _strict(items, root, (*path, "items"), inside)
     elif _has_type(found, "array"):
@@ -175,12 +196,22 @@ def _closed(schema: Schema, root: Schema, path: tuple[str, ...], inside: frozens
     required = cast("list[str]", schema.get("required") or [])
     made = {name: _strict(each, root, (*path, "properties", name), inside) for name, each in properties.items()}
     nullable = {name: each if name in required else _nullable(each) for name, each in made.items()}
-    return {"type": "object", "properties": cast(JsonValue, nullable), "required": [*properties], "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": cast(JsonValue, nullable),
+        "required": [*properties],
+        "additionalProperties": False,
+    }
 
 
-def _referred(schema: dict[str, JsonValue], root: Schema, path: tuple[str, ...], inside: frozenset[str]) -> dict[str, JsonValue]:
+def _referred(
+    schema: dict[str, JsonValue], root: Schema, path: tuple[str, ...], inside: frozenset[str]
+) -> dict[str, JsonValue]:
     """Return a reference as it is; one with other keywords beside it inlined, since `$ref` stands alone."""
-    name, others = str(schema["$ref"]), {key: value for key, value in schema.items() if key not in ("$ref", "$defs", "definitions")}
+    name, others = (
+        str(schema["$ref"]),
+        {key: value for key, value in schema.items() if key not in ("$ref", "$defs", "definitions")},
+    )
     target: JsonValue = dict(root)
     for part in name.removeprefix("#").strip("/").split("/") if name != "#" else ():
         target = cast(Schema, target).get(part) if isinstance(target, dict) else None
@@ -323,7 +354,9 @@ def _tool_form(schema: Schema) -> dict[str, JsonValue]:
     found = {name: value for name, value in schema.items() if name not in (*_COMBINATORS, "enum", "not")}
     if schema.keys() & {*_COMBINATORS}:
         found = _merged(
-            found, [cast(Schema, each) for name in _COMBINATORS for each in cast("list[JsonValue]", schema.get(name) or [])], schema
+            found,
+            [cast(Schema, each) for name in _COMBINATORS for each in cast("list[JsonValue]", schema.get(name) or [])],
+            schema,
         )
     return cast("dict[str, JsonValue]", _with_items({"type": "object", **found}))
 
@@ -334,10 +367,14 @@ def _merged(found: dict[str, JsonValue], parts: Sequence[Schema], schema: Schema
     for part in parts:
         if not isinstance(part, dict) or "$ref" in part:
             raise UnfitError("its schema has alternatives at the top that are references")
-        properties |= {name: each for name, each in cast(Schema, part.get("properties") or {}).items() if name not in properties}
+        properties |= {
+            name: each for name, each in cast(Schema, part.get("properties") or {}).items() if name not in properties
+        }
     own = set(cast("list[str]", found.get("required") or []))
     each_requires = [set(cast("list[str]", part.get("required") or [])) for part in parts]
-    shared = set.union(*each_requires) if "allOf" in schema else set.intersection(*each_requires) if each_requires else set()
+    shared = (
+        set.union(*each_requires) if "allOf" in schema else set.intersection(*each_requires) if each_requires else set()
+    )
     return {**found, "properties": properties, "required": cast(JsonValue, sorted(own | shared))}
 
 

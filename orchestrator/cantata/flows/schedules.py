@@ -20,7 +20,9 @@ Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-MAX_TEXT = 1000  # characters of a duration or cron expression; one that lists all minutes, hours, days and months has 400
+MAX_TEXT = (
+    1000  # characters of a duration or cron expression; one that lists all minutes, hours, days and months has 400
+)
 _FIELDS = 5  # of a cron expression; the library reads a sixth as seconds
 
 
@@ -47,27 +49,49 @@ Seconds = Annotated[float, Strict(), BeforeValidator(_seconds, json_schema_input
 class Schedule(Value):
     """The times at which runs start, and the turn, chain or workflow that they execute."""
 
-    cron: str | None = Field(None, description="five fields with names, such as `0 7 * * mon-fri`: minute, hour, day, month, weekday")
+    cron: str | None = Field(
+        None, description="five fields with names, such as `0 7 * * mon-fri`: minute, hour, day, month, weekday"
+    )
     every: Seconds | None = Field(
-        None, ge=1, le=MAX_DURATION_S, description="seconds, or a duration such as `10m`; counted from 1970, so `10m` is at :00, :10, ..."
+        None,
+        ge=1,
+        le=MAX_DURATION_S,
+        description="seconds, or a duration such as `10m`; counted from 1970, so `10m` is at :00, :10, ...",
     )
     at: Instant | None = Field(None, description="one date and time, such as `2030-05-01T09:00`")
     timezone: str = Field("UTC", description="time zone of `cron`, of an `at` without one, and of the placeholders")
-    turn: TurnRequest | None = Field(None, description="the turn of each run; its text may have placeholders, its session may not")
-    chain: str | ChainRequest | None = Field(None, description="the chain of each run: its name in the configuration, or a chain request")
-    workflow: str | None = Field(None, description="the workflow in Python of each run, by its name in the configuration")
-    input: BoundedObject = Field(default_factory=dict, description="input of the chain or workflow; its texts may have placeholders")
+    turn: TurnRequest | None = Field(
+        None, description="the turn of each run; its text may have placeholders, its session may not"
+    )
+    chain: str | ChainRequest | None = Field(
+        None, description="the chain of each run: its name in the configuration, or a chain request"
+    )
+    workflow: str | None = Field(
+        None, description="the workflow in Python of each run, by its name in the configuration"
+    )
+    input: BoundedObject = Field(
+        default_factory=dict, description="input of the chain or workflow; its texts may have placeholders"
+    )
     overlap: Overlap = Field(
         "skip",
         description="while a run of the schedule is open: `skip` the time, `queue` it, `cancel_previous`, or `allow` both to run",
     )
     catch_up: Seconds = Field(
-        3600.0, ge=10, le=365 * DAY_S, description="how late a time may still be run, after an outage; later it is missed"
+        3600.0,
+        ge=10,
+        le=365 * DAY_S,
+        description="how late a time may still be run, after an outage; later it is missed",
     )
-    jitter: Seconds = Field(0.0, ge=0, le=DAY_S, description="each time is delayed by a part of this, the same for the same time")
+    jitter: Seconds = Field(
+        0.0, ge=0, le=DAY_S, description="each time is delayed by a part of this, the same for the same time"
+    )
     note: str = Field("", max_length=1000, description="for people")
-    webhooks: list[str] = Field(default_factory=list, max_length=10, description="webhooks of its runs, as those of a turn")
-    labels: Labels = Field(default_factory=dict, description="labels of its runs; `tenant` names the tenant that it belongs to")
+    webhooks: list[str] = Field(
+        default_factory=list, max_length=10, description="webhooks of its runs, as those of a turn"
+    )
+    labels: Labels = Field(
+        default_factory=dict, description="labels of its runs; `tenant` names the tenant that it belongs to"
+    )
 
     @field_validator("timezone")
     @classmethod
@@ -75,7 +99,9 @@ class Schedule(Value):
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"there is no time zone {name!r}; names are such as 'Europe/Berlin', 'America/New_York' or 'UTC'") from None
+            raise ValueError(
+                f"there is no time zone {name!r}; names are such as 'Europe/Berlin', 'America/New_York' or 'UTC'"
+            ) from None
         return name
 
     @field_validator("cron")
@@ -86,7 +112,9 @@ class Schedule(Value):
         if len(text) > MAX_TEXT:
             raise ValueError(f"a cron expression has at most {MAX_TEXT:,} characters")
         if len(text.split()) != _FIELDS:
-            raise ValueError(f"expected five fields (minute hour day month weekday), such as '0 7 * * mon-fri', not {text!r}")
+            raise ValueError(
+                f"expected five fields (minute hour day month weekday), such as '0 7 * * mon-fri', not {text!r}"
+            )
         try:
             next(CronSim(text, datetime(2024, 1, 1, tzinfo=UTC)))
         except StopIteration:
@@ -103,7 +131,9 @@ class Schedule(Value):
                 found = f"has {' and '.join(map(repr, given))}" if given else "has none"
                 raise ValueError(f"a schedule has one of {', '.join(map(repr, names))}; this one {found}")
         if self.turn and "{" in (self.turn.session or ""):
-            raise ValueError("the session of a scheduled turn is the same at all times; write a name without placeholders")
+            raise ValueError(
+                "the session of a scheduled turn is the same at all times; write a name without placeholders"
+            )
         if self.turn and self.input:
             raise ValueError("'input' belongs to a chain or workflow; a turn has its 'text'")
         return self
@@ -155,7 +185,9 @@ class ScheduleView(Value):
 
     name: str = Field(description="its name")
     tenant: str = Field(description="its tenant; empty for none")
-    state: Literal["active", "paused", "over", "unreadable"] = Field(description="`over`: it has no time left; `unreadable`: see there")
+    state: Literal["active", "paused", "over", "unreadable"] = Field(
+        description="`over`: it has no time left; `unreadable`: see there"
+    )
     timing: str = Field(description="its times, as text")
     target: str = Field(description="what its runs execute, as text")
     declared_by: Literal["config", "api"] = Field(description="a configuration that was applied, or a call")
@@ -187,7 +219,9 @@ def describe_target(schedule: Schedule) -> str:
     """Return what the runs of a schedule execute, as text."""
     if schedule.turn:
         turn = schedule.turn
-        named = next((f" for {kind} {name}" for kind in ("team", "agent", "workflow") if (name := getattr(turn, kind))), "")
+        named = next(
+            (f" for {kind} {name}" for kind in ("team", "agent", "workflow") if (name := getattr(turn, kind))), ""
+        )
         return f"turn{named}{f' in session {turn.session}' if turn.session else ''}: {turn.text}"
     if schedule.workflow is not None:
         return f"workflow {schedule.workflow}"

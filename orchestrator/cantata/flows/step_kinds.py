@@ -11,7 +11,19 @@ from importlib.metadata import entry_points
 from typing import Literal
 
 StepRole = Literal[
-    "start", "tool", "function", "turn", "synthesis", "router", "choice", "reply", "agent", "expansion", "decision", "collection", "wait"
+    "start",
+    "tool",
+    "function",
+    "turn",
+    "synthesis",
+    "router",
+    "choice",
+    "reply",
+    "agent",
+    "expansion",
+    "decision",
+    "collection",
+    "wait",
 ]
 """Role of a step:
 

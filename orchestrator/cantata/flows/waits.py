@@ -18,14 +18,24 @@ _PROMPTS = ("question", "prompt")  # keys of a context that have the question
 class WaitOptions(Value):
     """The options of a wait for people."""
 
-    question: str = Field(default="", description="wait: the question, in text or Markdown; that in the input if absent")
-    answer_schema: BoundedObject | None = Field(default=None, description="wait: JSON schema of the answer; others are refused")
+    question: str = Field(
+        default="", description="wait: the question, in text or Markdown; that in the input if absent"
+    )
+    answer_schema: BoundedObject | None = Field(
+        default=None, description="wait: JSON schema of the answer; others are refused"
+    )
     who: list[str] | None = Field(
-        None, min_length=1, description="wait: who may answer: names, groups or scopes of tokens; all that may send signals if absent"
+        None,
+        min_length=1,
+        description="wait: who may answer: names, groups or scopes of tokens; all that may send signals if absent",
     )
     remind_after_s: Duration | None = Field(default=None, description="wait: seconds until the event `reminded`")
-    escalate_after_s: Duration | None = Field(default=None, description="wait: seconds until those in `escalate_to` may answer too")
-    escalate_to: list[str] = Field(default_factory=list, description="wait: who may answer after an escalation, beside `who`")
+    escalate_after_s: Duration | None = Field(
+        default=None, description="wait: seconds until those in `escalate_to` may answer too"
+    )
+    escalate_to: list[str] = Field(
+        default_factory=list, description="wait: who may answer after an escalation, beside `who`"
+    )
 
     @model_validator(mode="after")
     def _escalates_some_time(self) -> Self:
@@ -45,7 +55,11 @@ class WaitOptions(Value):
 
 def question_of(question: str, asks: JsonValue) -> str:
     """Return the question of a wait: its own, or that in its context; empty if it has none."""
-    found = next((asks[key] for key in _PROMPTS if isinstance(asks.get(key), str)), "") if isinstance(asks, Mapping) else asks
+    found = (
+        next((asks[key] for key in _PROMPTS if isinstance(asks.get(key), str)), "")
+        if isinstance(asks, Mapping)
+        else asks
+    )
     return question or (found if isinstance(found, str) else "")
 
 
@@ -59,8 +73,12 @@ class InboxItem(Value):
     work: str = Field(default="", description="the tool that asks, such as `tools:ask_legal`")
     question: str = Field(description="what is asked")
     context: JsonValue = Field(default=None, description="the input of the wait, or the arguments of the model's call")
-    answer_schema: dict[str, JsonValue] | None = Field(default=None, description="JSON schema of the answer; null if any JSON is one")
-    who: list[str] | None = Field(default=None, description="who may answer: names, groups or scopes of tokens; null for all")
+    answer_schema: dict[str, JsonValue] | None = Field(
+        default=None, description="JSON schema of the answer; null if any JSON is one"
+    )
+    who: list[str] | None = Field(
+        default=None, description="who may answer: names, groups or scopes of tokens; null for all"
+    )
     since: float = Field(description="when it began to wait, Redis's clock, seconds since 1970")
     ends_at: float | None = Field(default=None, description="when its wait times out")
     reminded_at: float | None = Field(default=None, description="when its reminder was due")

@@ -23,7 +23,9 @@ _EVENTS = "end|wait|failure"
 _ASKED = re.compile(rf"(?:((?:{_EVENTS})(?:,(?:{_EVENTS}))*)=)?(.+)")
 
 
-def webhooks_of(definitions: Definitions, asked: Sequence[str], *, name: str, labels: Mapping[str, str]) -> list[JsonValue]:
+def webhooks_of(
+    definitions: Definitions, asked: Sequence[str], *, name: str, labels: Mapping[str, str]
+) -> list[JsonValue]:
     """Return the webhooks of a run as the ledger stores them: {to, on: {event: true}, alert?}.
 
     Args:
@@ -54,12 +56,22 @@ def check_target(to: str, known: Mapping[str, Webhook]) -> None:
     """Raise ConfigError unless `to` is one of these webhooks, or a URL that can be posted to."""
     if to not in known and (fault := fault_of_url(to)):
         message = f"there is no webhook {to[:200]!r} for this run{did_you_mean(to, known)}"
-        raise ConfigError(fault if ":" in to else f"{message}; expected a name under 'webhooks', or a URL", source="webhooks")
+        raise ConfigError(
+            fault if ":" in to else f"{message}; expected a name under 'webhooks', or a URL", source="webhooks"
+        )
 
 
 def plan_delivery(request: WebhookRequest) -> Graph:
     """Return the graph of a run that posts to a webhook. A test is tried once."""
     params: dict[str, JsonValue] = {"delivery": request.model_dump(mode="json", exclude_defaults=True)}
     retries = 0 if request.event == "test" else MAX_RETRIES
-    step = Step(id=DELIVER, kind="webhook.deliver", queue=QUEUE, params=params, retries=retries, timeout_s=TIMEOUT_S, cheap=False)
+    step = Step(
+        id=DELIVER,
+        kind="webhook.deliver",
+        queue=QUEUE,
+        params=params,
+        retries=retries,
+        timeout_s=TIMEOUT_S,
+        cheap=False,
+    )
     return Graph(steps=(step,), terminals=(DELIVER,))

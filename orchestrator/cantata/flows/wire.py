@@ -16,9 +16,16 @@ NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
 MAX_QUOTED_KIND = 60  # characters of a kind in a message
 MAX_SESSION_CHARS = 200  # of the name of a session
 
-RunStatus = Literal["accepted", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
+RunStatus = Literal[
+    "accepted", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled", "timed_out", "exhausted"
+]
 RunState = RunStatus | Literal["succeeded_with_failures"]
-END_PHRASES = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
+END_PHRASES = {
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "timed_out": "timed out",
+    "exhausted": "exhausted its budget",
+}
 """Status of a run that did not succeed → the verb phrase for messages."""
 WebhookEvent = Literal["end", "wait", "failure"]
 """An event that a webhook may be for: the run ended; a step of it waits for a person; it ended without success, and nobody cancelled it."""
@@ -46,7 +53,9 @@ def fault_of_session(name: str) -> str | None:
 
 _Version = Annotated[
     Literal["1.0"],
-    BeforeValidator(lambda given: str(given) if isinstance(given, float) else given, json_schema_input_type=Literal["1.0"] | float),
+    BeforeValidator(
+        lambda given: str(given) if isinstance(given, float) else given, json_schema_input_type=Literal["1.0"] | float
+    ),
 ]
 
 
@@ -71,9 +80,13 @@ class ChainNode(_WithoutNulls, WaitOptions):
     )  # validated with the other fields of a node, so that no fault hides the others
     name: str = Field(default="", description="skill, tool, agent, chain, workflow or command to call")
     input: BoundedObject = Field(default_factory=dict, description="static input")
-    input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")
+    input_map: dict[str, str] = Field(
+        default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`"
+    )
     condition: str = Field(default="", description="branch: expression that decides")
-    true_node: str | list[str] | None = Field(default=None, description="branch: next node, or nodes, if the condition holds")
+    true_node: str | list[str] | None = Field(
+        default=None, description="branch: next node, or nodes, if the condition holds"
+    )
     false_node: str | list[str] | None = Field(default=None, description="branch: next node, or nodes, if it does not")
     items_path: str = Field(default="", description="map: expression that gives the list")
     map_node: str | None = Field(default=None, description="map: node to run for each item")
@@ -97,9 +110,15 @@ class ChainRequest(_WithoutNulls):
     """A request to run a graph of nodes."""
 
     type: Literal["chain/req"] = Field(default="chain/req", description="what the message is")
-    id: str = Field(default="", description="the id of the message, returned as `req_id` on every event and the response")
-    a2e: _Version = Field(default="1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
-    version: _Version = Field(default="1.0", exclude=True, description="the same, as the examples of chain requests have it")
+    id: str = Field(
+        default="", description="the id of the message, returned as `req_id` on every event and the response"
+    )
+    a2e: _Version = Field(
+        default="1.0", exclude=True, description="the version of the protocol, as every A2E message has it"
+    )
+    version: _Version = Field(
+        default="1.0", exclude=True, description="the same, as the examples of chain requests have it"
+    )
     ts: BoundedJson = Field(default=None, exclude=True, description="when the message was sent; without effect")
     session_id: str = Field(default="", description="session identifier, returned unchanged")
     chain_id: str = Field(default="", description="chain identifier; generated if empty")
@@ -111,9 +130,14 @@ class ChainRequest(_WithoutNulls):
     )
     initial_input: BoundedObject = Field(default_factory=dict, description="input to the chain")
     correlation_id: str = Field(default="", description="returned on every event and the response")
-    streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded in any case")
+    streaming: bool = Field(
+        default=True, description="whether events are sent to the caller; they are recorded in any case"
+    )
     timeout: NumberOfSeconds = Field(
-        default=0.0, ge=0, le=30 * 86400, description="time limit of the whole chain, in seconds; 0: the configured default"
+        default=0.0,
+        ge=0,
+        le=30 * 86400,
+        description="time limit of the whole chain, in seconds; 0: the configured default",
     )
     webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
 
@@ -124,10 +148,18 @@ class TurnRequest(Value):
     text: str = Field(description="the user's message")
     team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(default=None, description="the agent to answer")
-    workflow: str | None = Field(default=None, description="the chain or workflow in Python to answer, by its name in the configuration")
-    session: str | None = Field(default=None, description="the conversation it belongs to; its turns run one after the other")
-    send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
-    timeout_s: NumberOfSeconds | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
+    workflow: str | None = Field(
+        default=None, description="the chain or workflow in Python to answer, by its name in the configuration"
+    )
+    session: str | None = Field(
+        default=None, description="the conversation it belongs to; its turns run one after the other"
+    )
+    send_history: bool = Field(
+        default=False, description="whether the agent's input begins with the conversation so far, as text"
+    )
+    timeout_s: NumberOfSeconds | None = Field(
+        default=None, gt=0, le=30 * 86400, description="time limit of the run, in seconds"
+    )
     webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
 
 
@@ -143,7 +175,9 @@ class WebhookRequest(Value):
     step: str | None = Field(default=None, description="wait: the step that waits")
     status: str = Field(default="", description="the status of the run then")
     at_ms: int = Field(description="when it happened, Redis's clock, milliseconds since 1970")
-    data: dict[str, JsonValue] = Field(default_factory=dict, description="more of the message: what an alert found, counts of a batch, ...")
+    data: dict[str, JsonValue] = Field(
+        default_factory=dict, description="more of the message: what an alert found, counts of a batch, ..."
+    )
 
 
 class ProviderBatchRequest(Value):
@@ -152,8 +186,12 @@ class ProviderBatchRequest(Value):
     text: str = Field(description="what is asked, in a line")
     agent: str = Field(description="the agent that answers")
     rows: dict[str, str] = Field(default_factory=dict, description="number of the row → its text")
-    is_again: bool = Field(default=False, description="whether they may have been sent before, by a run that Redis has lost")
-    cancels: str | None = Field(default=None, description="the cancelled run whose batch this one cancels at the provider")
+    is_again: bool = Field(
+        default=False, description="whether they may have been sent before, by a run that Redis has lost"
+    )
+    cancels: str | None = Field(
+        default=None, description="the cancelled run whose batch this one cancels at the provider"
+    )
     batch: str | None = Field(default=None, description="the provider's id of that batch, if the run recorded it")
 
 
@@ -168,7 +206,9 @@ class RowOutcome(Value):
 class HistoryEntry(Value):
     """One entry of a conversation."""
 
-    role: Literal["user", "assistant", "system_error"] = Field(description="the user, an agent, or Cantata for a turn that failed")
+    role: Literal["user", "assistant", "system_error"] = Field(
+        description="the user, an agent, or Cantata for a turn that failed"
+    )
     content: str = Field(description="the message; truncated past 32 kB")
     agent: str | None = Field(default=None, description="the agent that answered")
     ts: float = Field(description="Redis's clock, seconds since 1970")
@@ -205,7 +245,9 @@ class AnswerOutcome(Value):
 class ChainError(Value):
     """The error of a chain."""
 
-    code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
+    code: str = Field(
+        description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error"
+    )
     message: str = Field(description="for people: which node, what is wrong, what to do")
     node_id: str | None = Field(default=None, description="the node that failed")
     index: int | None = Field(default=None, description="the position of the map item that failed")
@@ -234,7 +276,9 @@ class RunOutcome(Value):
 
     run_id: str = Field(description="the run; empty if a chain or turn was rejected")
     status: RunStatus = Field(description="the status of the run")
-    state: RunState = Field(default="accepted", description="the status for people: `succeeded_with_failures` if steps failed")
+    state: RunState = Field(
+        default="accepted", description="the status for people: `succeeded_with_failures` if steps failed"
+    )
     error: ErrorInfo | ChainError | None = Field(default=None, description="the error of a run that failed")
 
     def raise_for_status(self) -> Self:
@@ -244,7 +288,10 @@ class RunOutcome(Value):
         error = self.error
         if error is None:
             raise RunError(
-                f"run {self.run_id} has no answer yet: it is {self.status}", run_id=self.run_id, status=self.status, code="not_over"
+                f"run {self.run_id} has no answer yet: it is {self.status}",
+                run_id=self.run_id,
+                status=self.status,
+                code="not_over",
             )
         message = f"run {self.run_id} {END_PHRASES[self.status]}: {error.message}" if self.run_id else error.message
         raise RunError(message, run_id=self.run_id, status=self.status, code=error.code)
@@ -264,7 +311,9 @@ class ChainResponse(RunOutcome):
         description="output of the one terminal that ran, or an object of several; null unless the run succeeded"
     )
     duration_ms: int = Field(description="from acceptance to the end, or to now")
-    nodes_run: int = Field(description="nodes executed, branches and maps among them; not the skipped ones, nor map items")
+    nodes_run: int = Field(
+        description="nodes executed, branches and maps among them; not the skipped ones, nor map items"
+    )
     items_run: int = Field(default=0, description="map items executed")
     failed: list[str] = Field(default_factory=list, description="nodes that failed; of an item of a map, `node[index]`")
     usage: Usage = Field(default_factory=Usage, description="its consumption")
@@ -274,13 +323,19 @@ class ChainResponse(RunOutcome):
 class RunResult(RunOutcome):
     """The result of a run, or its state so far."""
 
-    output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
+    output: JsonValue = Field(
+        default=None, description="the answer, never an error text; of an exhausted router, the last answer"
+    )
     error: ErrorInfo | None = Field(default=None, description="the error, if it failed")
     usage: Usage = Field(default_factory=Usage, description="its consumption")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
     warnings: list[str] = Field(default_factory=list, description="problems that did not fail it")
-    steps: dict[str, JsonValue] = Field(default_factory=dict, description="with `store_steps`: step_0, step_1, ... → {type, output}")
-    history: list[JsonValue] = Field(default_factory=list, description="with `full_history`: {step, input, output, type} of each")
+    steps: dict[str, JsonValue] = Field(
+        default_factory=dict, description="with `store_steps`: step_0, step_1, ... → {type, output}"
+    )
+    history: list[JsonValue] = Field(
+        default_factory=list, description="with `full_history`: {step, input, output, type} of each"
+    )
     agentic: dict[str, JsonValue] | None = Field(default=None, description="of an agentic step: its rounds and totals")
     steps_run: int = Field(default=0, description="steps done or failed, without those that only decide")
     duration_ms: int = Field(default=0, description="from acceptance to the end, or to now")

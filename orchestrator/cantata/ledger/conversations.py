@@ -43,7 +43,9 @@ def item_of(scope: str) -> KeptItem:
 
 def run_session(tenant: str, name: str | None, kept: SessionSettings) -> RunSession | None:
     """Return the session of a turn as its run is accepted with it; None if the turn belongs to none."""
-    return None if name is None else RunSession(scoped(tenant, name), kept.retention_s, kept.max_entries, kept.max_waiting)
+    return (
+        None if name is None else RunSession(scoped(tenant, name), kept.retention_s, kept.max_entries, kept.max_waiting)
+    )
 
 
 def history(ledger: Ledger, scope: str, most: int | None = None) -> list[HistoryEntry]:
@@ -72,7 +74,9 @@ def entry_of(text: str) -> HistoryEntry:
         return HistoryEntry(role="system_error", content=f"an entry of this conversation: {why}", ts=0.0)
 
     return readable(
-        lambda: stored(HistoryEntry, text, ignores_unknown=True), row, remedy="`submit sessions clear` deletes the conversation"
+        lambda: stored(HistoryEntry, text, ignores_unknown=True),
+        row,
+        remedy="`submit sessions clear` deletes the conversation",
     )
 
 
@@ -86,7 +90,9 @@ def last_used(ledger: Ledger, tenant: str, most: int) -> list[SessionInfo]:
 
     at_once = range(0, SHARDS, SHARDS_AT_ONCE)
     parts = [ledger.with_retries(partial(fetch, range(start, start + SHARDS_AT_ONCE))) for start in at_once]
-    newest = sorted((pair for part in parts for pairs in part for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
+    newest = sorted((pair for part in parts for pairs in part for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[
+        :most
+    ]
 
     lists = [key_of(redis, scope, part) for scope, _ in newest for part in ("history", "queue")]
     lengths = ledger.with_retries(lambda: ask_apart(redis, lists, lambda pipe, key: pipe.llen(key)))

@@ -16,7 +16,9 @@ from cantata.ledger.records import DueSchedule, ItemFault, Overdue, Ready, RunRe
 from cantata.ledger.redis.keys import webhook_runs_of
 from cantata.values import ErrorInfo, JsonValue, Usage, stored
 
-USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
+USUAL_SPEC_BYTES = (
+    4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
+)
 
 
 Reply = TypeVar("Reply")
@@ -59,7 +61,11 @@ def _readable_part(text: str) -> Spec:
     """Return the plain fields of a spec that cannot be read as a whole; those of a plan if there are none."""
     try:
         known = json.loads(text)
-        plain = {name: value for name, value in known.items() if name in Spec.model_fields and not isinstance(value, dict | list)}
+        plain = {
+            name: value
+            for name, value in known.items()
+            if name in Spec.model_fields and not isinstance(value, dict | list)
+        }
         return Spec.model_validate(plain)
     except (ValueError, RecursionError, AttributeError):
         return Spec(kind="run.start")
@@ -81,7 +87,10 @@ def _question_of(step: Step) -> dict[str, JsonValue]:
     """Return the detail of the event `waiting` of a wait."""
     options = step.params.get("wait")
     question = options.get("question") if isinstance(options, Mapping) else None
-    return {**({"asks": step.params["asks"]} if "asks" in step.params else {}), **({"question": question} if question else {})}
+    return {
+        **({"asks": step.params["asks"]} if "asks" in step.params else {}),
+        **({"question": question} if question else {}),
+    }
 
 
 def to_json(value: JsonValue) -> str:
@@ -97,7 +106,9 @@ def storable(text: str) -> str:
 def fragment_of(graph: Graph) -> dict[str, JsonValue]:
     """Return a graph as `expand.lua` takes it."""
     like = graph.items.like if graph.items else None
-    rows = [[s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
+    rows = [
+        [s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps
+    ]
     fragment: dict[str, JsonValue] = {
         "steps": cast(JsonValue, rows),
         "edges": [[e.source, e.target, e.label, e.wakes, *([True] if e.alone else [])] for e in graph.edges],
@@ -111,7 +122,12 @@ def fragment_of(graph: Graph) -> dict[str, JsonValue]:
         fragment["stops"] = list(graph.stops)
     if graph.items is not None:
         items = graph.items
-        fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}
+        fragment["items"] = {
+            "like": items.like,
+            "prefix": items.prefix,
+            "window": items.window,
+            "given": [to_json(v) for v in items.given],
+        }
     return fragment
 
 
@@ -151,17 +167,23 @@ def ready_of(flat: Sequence[str], priority: int = 0) -> tuple[Ready, ...]:
 
 def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tuple[str, Ready], ...]:
     """Return the steps of several runs to send, from `{run, priority, id, spec, ...}`."""
-    return tuple((rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited)) for i in range(0, len(rows), 4))
+    return tuple(
+        (rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited))
+        for i in range(0, len(rows), 4)
+    )
 
 
 def swept_of(shard: int, found: Mapping[str, Any]) -> Swept:
     """Return the result of a sweep of a shard, from the reply of `sweep.lua`. Items that cannot be read are among its faults."""
     failed = found.get("faults", ())
     faults = [
-        ItemFault(duty, item, why, shard, int(tries)) for duty, item, why, tries in (failed[i : i + 4] for i in range(0, len(failed), 4))
+        ItemFault(duty, item, why, shard, int(tries))
+        for duty, item, why, tries in (failed[i : i + 4] for i in range(0, len(failed), 4))
     ]
 
-    def read(part: str, size: int, duty: str, name: Callable[[Any], str], decode: Callable[[Any], Reply]) -> list[Reply]:
+    def read(
+        part: str, size: int, duty: str, name: Callable[[Any], str], decode: Callable[[Any], Reply]
+    ) -> list[Reply]:
         """Return what can be read of a flat list of rows of a size."""
         rows, readable = found.get(part, ()), list[Reply]()
         for row in (rows[i : i + size] for i in range(0, len(rows), size)):
@@ -182,9 +204,15 @@ def swept_of(shard: int, found: Mapping[str, Any]) -> Swept:
     schedules = read("schedules", 1, "schedules", lambda row: str(row[0][0]), lambda row: _due_schedule(shard, *row[0]))
     lists = {name: tuple(found.get(name, ())) for name in ("ended", "waiting", "left", "tasks", "revoked")}
     return Swept(
-        sends=tuple(sends), overdue=tuple(overdue), lost=int(found.get("lost", 0)), fired=int(found.get("fired", 0)),
-        fault=str(found.get("fault", "")), schedules=tuple(schedules), faults=tuple(faults), **lists,
-    )  # fmt: skip
+        sends=tuple(sends),
+        overdue=tuple(overdue),
+        lost=int(found.get("lost", 0)),
+        fired=int(found.get("fired", 0)),
+        fault=str(found.get("fault", "")),
+        schedules=tuple(schedules),
+        faults=tuple(faults),
+        **lists,
+    )
 
 
 def _overdue(row: Sequence[str]) -> Overdue:
@@ -192,11 +220,25 @@ def _overdue(row: Sequence[str]) -> Overdue:
     return Overdue(run_id, step_id, queue, int(priority), int(sent_at_ms) / 1000, bool(int(is_first)))
 
 
-def _due_schedule(shard: int, scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str) -> DueSchedule:
+def _due_schedule(
+    shard: int, scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str
+) -> DueSchedule:
     spec, request, labels, quota, next_at, mark, skipped_ms, grace_ms = (each or "" for each in fields)
     skipped, grace = int(skipped_ms or 0), int(grace_ms or 0)
     return DueSchedule(
-        shard, scope, now_ms + skipped, spec, request, labels, quota, next_at, mark, skipped, grace, tuple(pending), open_run
+        shard,
+        scope,
+        now_ms + skipped,
+        spec,
+        request,
+        labels,
+        quota,
+        next_at,
+        mark,
+        skipped,
+        grace,
+        tuple(pending),
+        open_run,
     )
 
 
@@ -212,7 +254,12 @@ def step_summary(step_id: str, packed: str) -> StepSummary:
 
 
 def step_record(
-    step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
+    step_id: str,
+    packed: str,
+    specs: Mapping[str, str],
+    outs: Mapping[str, str],
+    infos: Mapping[str, str],
+    blobs: Mapping[str, str],
 ) -> StepRecord:
     """Return the record of a step, from its fields in the run's hashes."""
     its = step_summary(step_id, packed)
@@ -223,7 +270,9 @@ def step_record(
     return StepRecord(step_id, its.state, its.attempt, its.failures, its.crashes, its.owner, spec, output, info)
 
 
-def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:
+def run_record(
+    run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int
+) -> RunRecord:
     """Return the record of a run, from the fields of its own hash."""
     error = json.loads(meta.get("error") or "{}").get("error")
     return RunRecord(

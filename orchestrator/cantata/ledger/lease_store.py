@@ -52,7 +52,11 @@ class LeaseStore:
     def names(self, shards: Iterable[int] = range(SHARDS), *, silent_s: float | None = None) -> list[str]:
         """Return the names of all leases in some shards, `run|attempt|owner|step`; or of those that were not renewed for `silent_s`."""
         within_ms = "+inf" if silent_s is None else str(int((self._lease_s - silent_s) * 1000))
-        return [lease for _, leases in self._caller.read_shards("ledger/leases", list(shards), within_ms) for lease in leases]
+        return [
+            lease
+            for _, leases in self._caller.read_shards("ledger/leases", list(shards), within_ms)
+            for lease in leases
+        ]
 
     def expire(self, leases: Iterable[str]) -> None:
         """Expire leases now, because their owner is known to be dead."""
@@ -66,7 +70,11 @@ class LeaseStore:
 
     def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
         """Sweep some shards; return the result of those in which something was found, or that failed."""
-        due = [part[index - 1] for part, indexes in self._caller.read_shards("ledger/due", list(shards)) for index in indexes]
+        due = [
+            part[index - 1]
+            for part, indexes in self._caller.read_shards("ledger/due", list(shards))
+            for index in indexes
+        ]
         return [swept for swept in self._sweep(due, SWEEP_ENTRIES).values() if swept != Swept()]
 
     def _sweep(self, shards: Sequence[int], most: int) -> dict[int, Swept]:

@@ -26,7 +26,9 @@ Reply = TypeVar("Reply")
 class Ledger:
     """The run store in Redis. Safe to share between threads; every call may be repeated."""
 
-    def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S, replicas: int = 0, sends: bool = True) -> None:
+    def __init__(
+        self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S, replicas: int = 0, sends: bool = True
+    ) -> None:
         """Open the ledger of a namespace.
 
         Args:

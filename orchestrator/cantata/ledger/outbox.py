@@ -41,6 +41,10 @@ class Outbox:
     def create(self, shard: int, tenant: str, shards: Sequence[int], *, most: int = CREATED_AT_ONCE) -> Created:
         """Create the next runs of a tenant in a shard, as far as its quota of open deliveries in `shards` has room. Safe to repeat."""
         others = [each for each in shards if each != shard]
-        elsewhere = sum(found[0] for _, found in self._caller.read_shards("ledger/open_deliveries", others, tenant)) if others else 0
+        elsewhere = (
+            sum(found[0] for _, found in self._caller.read_shards("ledger/open_deliveries", others, tenant))
+            if others
+            else 0
+        )
         following, has_more, faults = self._caller.call_shard("ledger/outbox", shard, tenant, most, elsewhere)
         return Created(ready_of_runs(following), bool(has_more), tuple(zip(faults[::2], faults[1::2], strict=True)))

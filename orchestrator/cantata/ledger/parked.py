@@ -81,7 +81,9 @@ class ParkedStore:
 
     def record_failure(self, shard: int, duty: str, item: str, error: str) -> int:
         """Record that an item failed, and have it tried again later; return how often it has. The third time it is parked."""
-        return cast(int, self._caller.call_shard("ledger/item_failed", shard, duty, item, error[:MAX_ERROR], __version__))
+        return cast(
+            int, self._caller.call_shard("ledger/item_failed", shard, duty, item, error[:MAX_ERROR], __version__)
+        )
 
     def find(self, *, most: int = MAX_LISTED) -> list[ParkedItem]:
         """Return the parked items, those that failed first at the beginning; at most so many."""
@@ -104,7 +106,9 @@ class ParkedStore:
 
     def _entries(self, only: int | None = None) -> Iterator[tuple[_Place, str]]:
         """Yield the items that failed, of all shards or of one."""
-        counts = self._caller.with_retries(lambda: ask_shards(self._redis, lambda pipe, key: pipe.hlen(f"{key}:{PARKED_KEY}")))
+        counts = self._caller.with_retries(
+            lambda: ask_shards(self._redis, lambda pipe, key: pipe.hlen(f"{key}:{PARKED_KEY}"))
+        )
         for shard in range(SHARDS):
             if counts[shard] and only in (None, shard):
                 key = f"{shard_key(self._redis, shard)}:{PARKED_KEY}"
@@ -122,11 +126,19 @@ def _item(place: _Place, text: str) -> ParkedItem | None:
         if not record["parked"]:
             return None
         return ParkedItem(
-            id=place.id, duty=duty, item=name, effect=effect, error=record["error"], since=record["since"] / 1000, at=record["at"] / 1000,
+            id=place.id,
+            duty=duty,
+            item=name,
+            effect=effect,
+            error=record["error"],
+            since=record["since"] / 1000,
+            at=record["at"] / 1000,
             tries=record["tries"],
-        )  # fmt: skip
+        )
 
     def row(why: str) -> ParkedItem:
-        return ParkedItem(id=place.id, duty=duty, item=name, effect=effect, error=why, since=0.0, at=0.0, tries=0, unreadable=why)
+        return ParkedItem(
+            id=place.id, duty=duty, item=name, effect=effect, error=why, since=0.0, at=0.0, tries=0, unreadable=why
+        )
 
     return readable(read, row, remedy=f"`submit parked drop {place.id}` removes it")

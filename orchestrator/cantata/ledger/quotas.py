@@ -22,8 +22,16 @@ from cantata.ledger.scripts import SCRIPTS, ScriptCaller
 FULL = 0.9  # of maxmemory: the rest is for the open runs
 FRESH_S = 1.0  # how long a reading of Redis's memory is reused
 QUOTA_CODE = "quota_exceeded"
-SMALL_SIGNAL_BYTES = 4096  # an answer of this size to a step that waits is taken beyond any quota: its run must be able to end
-PARTS = {"open_runs": "tenants", "kept_bytes": "bytes", "log_bytes": "log_bytes", "early_signals": "signals", "names": "names"}
+SMALL_SIGNAL_BYTES = (
+    4096  # an answer of this size to a step that waits is taken beyond any quota: its run must be able to end
+)
+PARTS = {
+    "open_runs": "tenants",
+    "kept_bytes": "bytes",
+    "log_bytes": "log_bytes",
+    "early_signals": "signals",
+    "names": "names",
+}
 """Quota → the hash of each shard that counts its use by tenant."""
 
 
@@ -66,7 +74,9 @@ class Quotas:
         self._check_kept(tenant, quota, used, size)
         if quota.log_bytes is not None and used["log_bytes"] >= quota.log_bytes:
             message = f"its runs keep {used['log_bytes']:,} of {quota.log_bytes:,} bytes of log lines"
-            raise exceeded(tenant, "log_bytes", message, "wait until finished runs expire, or shorten defaults.retention_s")
+            raise exceeded(
+                tenant, "log_bytes", message, "wait until finished runs expire, or shorten defaults.retention_s"
+            )
         if quota.open_runs is not None and used["open_runs"] >= quota.open_runs:
             message = f"{used['open_runs']:,} of {quota.open_runs:,} runs are open"
             raise exceeded(tenant, "open_runs", message, "wait until some end, or cancel some")
@@ -83,7 +93,9 @@ class Quotas:
             yield
 
     @contextmanager
-    def store(self, tenant: str, quota: Quota, size: int, *, name: KeptItem | None = None, of_run: bool = False) -> Iterator[None]:
+    def store(
+        self, tenant: str, quota: Quota, size: int, *, name: KeptItem | None = None, of_run: bool = False
+    ) -> Iterator[None]:
         """Let a block store so many bytes of a tenant.
 
         Args:
@@ -109,7 +121,9 @@ class Quotas:
             self._check_kept(tenant, quota, used, self._coming[tenant])
             if name and quota.names is not None and used["names"] >= quota.names and not self._is_kept(name):
                 message = f"it keeps {used['names']:,} of {quota.names:,} sessions, schedules, batches and builders"
-                raise exceeded(tenant, "names", message, "delete some, wait until some expire, or use those that are there")
+                raise exceeded(
+                    tenant, "names", message, "delete some, wait until some expire, or use those that are there"
+                )
             yield
         finally:
             with self._lock:
@@ -127,7 +141,10 @@ class Quotas:
 
     def tenant_of(self, run_id: str) -> str:
         """Return the tenant of a run, "" for none."""
-        return str(self._caller.with_retries(lambda: self._caller.redis.hget(run_key(self._caller.redis, run_id), "tenant")) or "")
+        return str(
+            self._caller.with_retries(lambda: self._caller.redis.hget(run_key(self._caller.redis, run_id), "tenant"))
+            or ""
+        )
 
     def check_memory(self) -> None:
         """Raise UnavailableError if Redis is nearly full."""
@@ -144,7 +161,11 @@ class Quotas:
     def _is_kept(self, item: KeptItem) -> bool:
         """Return whether an item is there already."""
         key, redis = shard_key(self._caller.redis, item.shard), self._caller.redis
-        return bool(self._caller.with_retries(lambda: redis.exists(*(f"{key}:{item.name}{part}" for part in ("", ":queue", ":history")))))
+        return bool(
+            self._caller.with_retries(
+                lambda: redis.exists(*(f"{key}:{item.name}{part}" for part in ("", ":queue", ":history")))
+            )
+        )
 
     def _check_kept(self, tenant: str, quota: Quota, used: Mapping[str, int], size: int) -> None:
         most = quota.kept_bytes
@@ -166,10 +187,14 @@ class Quotas:
                 pipe.hget(f"{key}:{PARTS[name]}", tenant)
 
         counts = cast("list[str | None]", self._caller.with_retries(lambda: ask_shards(self._caller.redis, ask)))
-        used = Counter({name: sum(int(each or 0) for each in counts[place :: len(wanted)]) for place, name in enumerate(wanted)})
+        used = Counter(
+            {name: sum(int(each or 0) for each in counts[place :: len(wanted)]) for place, name in enumerate(wanted)}
+        )
         if "kept_bytes" in wanted:
             key = memory_key(self._caller.redis, tenant)
-            used["kept_bytes"] += int(self._caller.with_retries(lambda: SCRIPTS.call(self._caller.redis, "memory/kept", key)))
+            used["kept_bytes"] += int(
+                self._caller.with_retries(lambda: SCRIPTS.call(self._caller.redis, "memory/kept", key))
+            )
         return used
 
 

@@ -20,7 +20,9 @@ from cantata.ledger.scripts import SCRIPTS, ScriptCaller, named
 from cantata.values import JsonValue, Usage
 
 REQUEST_BYTES = 20_000  # of a request that a snapshot has
-OUTPUT_BYTES = 80_000  # of one output that are read: at least 20,000 characters; a run may have a thousand outputs of a megabyte
+OUTPUT_BYTES = (
+    80_000  # of one output that are read: at least 20,000 characters; a run may have a thousand outputs of a megabyte
+)
 OUTPUTS_AT_ONCE = 1  # in one round trip: one of a megabyte takes Redis 5 ms
 SMALL_RUN_STEPS = 100  # a run up to this size is read in one call, which occupies Redis for some 100 µs
 SMALL_RUN_BYTES = 30_000
@@ -46,7 +48,9 @@ class RunReader:
         def fail(why: str) -> RunRecord:
             raise StoredDataError(f"run {run_id!r}: {why}")
 
-        return readable(lambda: self._read_small(run_id) or self._read_in_pieces(run_id, names), fail, remedy=remedy_for(run_id))
+        return readable(
+            lambda: self._read_small(run_id) or self._read_in_pieces(run_id, names), fail, remedy=remedy_for(run_id)
+        )
 
     def _read_small(self, run_id: str) -> RunRecord | None:
         """Return a small run, read in one call; None if it is larger, is not kept or has lost a part."""
@@ -74,7 +78,11 @@ class RunReader:
             if meta.get("status") in RUN_OVER and before not in RUN_OVER:
                 continue
             states = states_in(meta.get("status"), states)
-            wanted = list(states) if names is None else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
+            wanted = (
+                list(states)
+                if names is None
+                else [step_id for step_id in dict.fromkeys(moved.values()) if step_id in states]
+            )
             moved = self._scan(key, ":names") if names is None else moved
             texts = self._texts(key, states, wanted)
             if self.check_complete(run_id, meta):
@@ -109,14 +117,18 @@ class RunReader:
         if parts is None and found:
             return False
         if found != int(meta["parts"]):
-            raise UnknownRunError(f"parts of run {run_id!r} were evicted by Redis; set its maxmemory-policy to noeviction")
+            raise UnknownRunError(
+                f"parts of run {run_id!r} were evicted by Redis; set its maxmemory-policy to noeviction"
+            )
         return True
 
     def newest(self, *, most: int = 100) -> list[RunRecord]:
         """Return the newest runs, without their steps. Of one that cannot be read, only the id and the time are known."""
 
         def fetch() -> list[list[tuple[str, float]]]:
-            return ask_shards(self._redis, lambda pipe, key: pipe.zrevrange(f"{key}:runs", 0, most - 1, withscores=True))
+            return ask_shards(
+                self._redis, lambda pipe, key: pipe.zrevrange(f"{key}:runs", 0, most - 1, withscores=True)
+            )
 
         pairs = (pair for pairs in self._caller.with_retries(fetch) for pair in pairs)
         newest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]
@@ -125,11 +137,15 @@ class RunReader:
         metas = self._caller.with_retries(lambda: ask_apart(self._redis, keys, lambda pipe, key: pipe.hgetall(key)))
         seconds, micros = self._caller.with_retries(self._redis.time)
         now_ms = seconds * 1000 + micros // 1000
-        return [_listed(run_id, int(at), meta, now_ms) for (run_id, at), meta in zip(newest, metas, strict=True) if meta]
+        return [
+            _listed(run_id, int(at), meta, now_ms) for (run_id, at), meta in zip(newest, metas, strict=True) if meta
+        ]
 
     def step_ids(self, run_id: str, limit: int) -> list[str]:
         """Return the ids of at most `limit` steps of a run, in no order."""
-        return list(scan(self._redis, self._caller.with_retries, f"{run_key(self._redis, run_id)}:state", limit=limit))[:limit]
+        return list(scan(self._redis, self._caller.with_retries, f"{run_key(self._redis, run_id)}:state", limit=limit))[
+            :limit
+        ]
 
     def outputs(self, run_id: str, step_ids: Sequence[str]) -> list[str | None]:
         """Return the outputs of steps as JSON texts, in order; None where there is none."""
@@ -170,7 +186,10 @@ class RunReader:
             found += self._answers(run_id, piece)[2][: 3 * len(piece)]
         ids, states = found[1::3], [packed.partition(" ")[0] for packed in found[2::3]]
         over = [step_id for step_id, state in zip(ids, states, strict=True) if state in STEP_OVER]
-        texts, infos = dict(zip(over, self.outputs(run_id, over), strict=True)), dict(zip(over, self.infos(run_id, over), strict=True))
+        texts, infos = (
+            dict(zip(over, self.outputs(run_id, over), strict=True)),
+            dict(zip(over, self.infos(run_id, over), strict=True)),
+        )
         return [(state, texts.get(step_id), infos.get(step_id, {})) for step_id, state in zip(ids, states, strict=True)]
 
     def in_order_of_end(self, run_id: str, names: Sequence[str]) -> list[str]:
@@ -204,7 +223,10 @@ class RunReader:
         text, size = self._beginning(run_id, REQUEST_BYTES)
         key = run_key(self._redis, run_id)
         while True:
-            last = cast("list[tuple[str, object]]", self._caller.with_retries(lambda: self._redis.xrevrange(f"{key}:log", count=1)))
+            last = cast(
+                "list[tuple[str, object]]",
+                self._caller.with_retries(lambda: self._redis.xrevrange(f"{key}:log", count=1)),
+            )
             before = self._status(run_id)
             states, names = self._scan(key, ":state"), self._scan(key, ":names")
             (terminals, *values), (seconds, micros) = self._caller.with_retries(lambda: self._fields_now(key))
@@ -214,11 +236,14 @@ class RunReader:
             if run.status not in RUN_OVER or before in RUN_OVER:
                 break
         return Snapshot(
-            run=run, request=text, is_cut=size > REQUEST_BYTES, offset=int(last[0][0].partition("-")[2]) if last else 0,
+            run=run,
+            request=text,
+            is_cut=size > REQUEST_BYTES,
+            offset=int(last[0][0].partition("-")[2]) if last else 0,
             steps={step_id: step_summary(step_id, packed) for step_id, packed in states_in(run.status, states).items()},
             names={name: step_id for name, step_id in names.items() if step_id in states},  # others came meanwhile
             terminals=tuple(json.loads(terminals or "[]")),
-        )  # fmt: skip
+        )
 
     def parts(self, run_id: str, step_ids: Sequence[str]) -> Parts:
         """Return the recorded details of some steps."""
@@ -227,7 +252,9 @@ class RunReader:
             return Parts({}, {}, {}, {})
 
         def fetch(wanted: list[str], *kinds: str) -> list[dict[str, str]]:
-            rows = self._caller.with_retries(lambda: ask_each(self._redis, kinds, lambda pipe, kind: pipe.hmget(f"{key}:{kind}", wanted)))
+            rows = self._caller.with_retries(
+                lambda: ask_each(self._redis, kinds, lambda pipe, kind: pipe.hmget(f"{key}:{kind}", wanted))
+            )
             return [{name: text for name, text in zip(wanted, row, strict=True) if text is not None} for row in rows]
 
         specs, edges, infos, expansions = fetch(ids, "steps", "edges", "info", "expansions")
@@ -248,7 +275,9 @@ class RunReader:
         """Return the beginnings of the outputs of steps, in order; null where there is none."""
         key = shard_key(self._redis, shard_of(run_id))
         calls = [(key, (run_id, str(OUTPUT_BYTES), step_id)) for step_id in step_ids]
-        replies = self._caller.with_retries(lambda: SCRIPTS.call_each(self._redis, "runs/beginning", calls, at_once=OUTPUTS_AT_ONCE))
+        replies = self._caller.with_retries(
+            lambda: SCRIPTS.call_each(self._redis, "runs/beginning", calls, at_once=OUTPUTS_AT_ONCE)
+        )
         return [_beginning_of(text, int(size)) for text, size in replies]
 
     def given(self, run_id: str, step_id: str) -> JsonValue:
@@ -259,7 +288,9 @@ class RunReader:
     def _beginning(self, run_id: str, most: int) -> tuple[str, int]:
         """Return the beginning of a run's request, and its whole size in bytes."""
         key = shard_key(self._redis, shard_of(run_id))
-        text, size = self._caller.with_retries(lambda: SCRIPTS.call(self._redis, "runs/beginning", key, run_id, str(most), ""))
+        text, size = self._caller.with_retries(
+            lambda: SCRIPTS.call(self._redis, "runs/beginning", key, run_id, str(most), "")
+        )
         return str(text), int(size)
 
     def _fields_now(self, key: str) -> tuple[list[str | None], tuple[int, int]]:
@@ -273,7 +304,9 @@ class RunReader:
     def _status(self, run_id: str) -> str | None:
         """Return the status of a run, once what was decided for it is done."""
         key = run_key(self._redis, run_id)
-        status, unfinished = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(key, ["status", "unfinished"])))
+        status, unfinished = cast(
+            "list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(key, ["status", "unfinished"]))
+        )
         if unfinished is None:
             return status
         self._caller.settle(run_id)
@@ -290,8 +323,12 @@ class RunReader:
     def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:
         """Return the specs of steps; of the wanted ones the outputs, if they are over, and infos; the large outputs by content."""
         specs = self._known(key, ":steps", list(states), PIECE)
-        specs |= self._known(key, ":steps", sorted({text[1:] for text in specs.values() if text.startswith("=")}), PIECE)
-        outs = self._known(key, ":out", [step_id for step_id in wanted if states[step_id].partition(" ")[0] in STEP_OVER])
+        specs |= self._known(
+            key, ":steps", sorted({text[1:] for text in specs.values() if text.startswith("=")}), PIECE
+        )
+        outs = self._known(
+            key, ":out", [step_id for step_id in wanted if states[step_id].partition(" ")[0] in STEP_OVER]
+        )
         return specs, outs, self._known(key, ":info", wanted), self._blobs(key, outs)
 
     def _blobs(self, key: str, outs: Mapping[str, str]) -> dict[str, str]:
@@ -309,16 +346,36 @@ class RunReader:
 def _listed(run_id: str, at_ms: int, meta: Mapping[str, str] | Exception, now_ms: int) -> RunRecord:
     def row(why: str) -> RunRecord:
         return RunRecord(
-            run_id=run_id, status="failed", kind="", request='{"text":""}', definitions="", created_at_ms=at_ms, closed_at_ms=None,
-            now_ms=now_ms, error=None, usage=Usage(), count=0, left=0, failures=0, terminals=(), labels={}, names={}, steps={},
+            run_id=run_id,
+            status="failed",
+            kind="",
+            request='{"text":""}',
+            definitions="",
+            created_at_ms=at_ms,
+            closed_at_ms=None,
+            now_ms=now_ms,
+            error=None,
+            usage=Usage(),
+            count=0,
+            left=0,
+            failures=0,
+            terminals=(),
+            labels={},
+            names={},
+            steps={},
             unreadable=why,
-        )  # fmt: skip
+        )
 
     return readable(lambda: run_record(run_id, good(meta), {}, {}, now_ms), row, remedy=remedy_for(run_id))
 
 
 def _record(
-    run_id: str, meta: Mapping[str, str], states: Mapping[str, str], moved: Mapping[str, str], texts: Sequence[dict[str, str]], now_ms: int
+    run_id: str,
+    meta: Mapping[str, str],
+    states: Mapping[str, str],
+    moved: Mapping[str, str],
+    texts: Sequence[dict[str, str]],
+    now_ms: int,
 ) -> RunRecord:
     """Return the record of a run; `texts` are the specs, outputs, infos and large outputs of its steps."""
     steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}

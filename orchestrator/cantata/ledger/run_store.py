@@ -25,9 +25,19 @@ from cantata.values import ErrorInfo, JsonValue
 
 
 def offer_of(
-    *, kind: str, tenant: str, timeout_s: float, max_attempts: int, max_steps: int, retention_s: float, queue: str, timeout_by: str = "",
-    webhooks: Sequence[JsonValue] = (), max_deliveries: int | None = None, session: RunSession | None = None,
-) -> dict[str, JsonValue]:  # fmt: skip
+    *,
+    kind: str,
+    tenant: str,
+    timeout_s: float,
+    max_attempts: int,
+    max_steps: int,
+    retention_s: float,
+    queue: str,
+    timeout_by: str = "",
+    webhooks: Sequence[JsonValue] = (),
+    max_deliveries: int | None = None,
+    session: RunSession | None = None,
+) -> dict[str, JsonValue]:
     """Return an offer for `accept` of `accepting.lua`, without the fields that name a run's request, definitions and labels."""
     fields: dict[str, JsonValue] = {
         "kind": kind, "tenant": tenant, "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
@@ -39,7 +49,11 @@ def offer_of(
     offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
     if session is not None:
         offer["max_waiting"] = session.max_waiting
-        fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
+        fields |= {
+            "session": session.name,
+            "session_keep_ms": int(session.keep_s * 1000),
+            "session_entries": session.max_entries,
+        }
     return offer
 
 
@@ -55,10 +69,23 @@ class RunStore:
         self._redis = caller.redis
 
     def accept(
-        self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
-        queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
-        session: RunSession | None = None, timeout_by: str = "", webhooks: Sequence[JsonValue] = (), max_deliveries: int | None = None,
-    ) -> Accepted:  # fmt: skip
+        self,
+        run_id: str,
+        *,
+        kind: str,
+        request: str,
+        definitions: str,
+        timeout_s: float,
+        max_attempts: int,
+        max_steps: int,
+        queue: str = "coordinator",
+        labels: Mapping[str, str] | None = None,
+        retention_s: float = RETENTION_S,
+        session: RunSession | None = None,
+        timeout_by: str = "",
+        webhooks: Sequence[JsonValue] = (),
+        max_deliveries: int | None = None,
+    ) -> Accepted:
         """Accept a run, whose first step waits on `queue`. Repeated with the same id it changes nothing.
 
         The label `tenant` names its tenant. The runs of a session lie in the session's shard and run one after the other.
@@ -69,14 +96,26 @@ class RunStore:
             max_deliveries: Open runs that post for its tenant, beyond which its messages wait.
         """
         offer = _offer(
-            request=request, definitions=definitions, labels=labels or {}, session=session, webhooks=webhooks, kind=kind,
-            timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts, max_steps=max_steps, retention_s=retention_s,
-            queue=queue, max_deliveries=max_deliveries,
-        )  # fmt: skip
+            request=request,
+            definitions=definitions,
+            labels=labels or {},
+            session=session,
+            webhooks=webhooks,
+            kind=kind,
+            timeout_s=timeout_s,
+            timeout_by=timeout_by,
+            max_attempts=max_attempts,
+            max_steps=max_steps,
+            retention_s=retention_s,
+            queue=queue,
+            max_deliveries=max_deliveries,
+        )
         offer["resend_ms"] = self._resend_ms
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":
-            result, priority = self._caller.call("ledger/accept", run_id, to_json({**offer, "definitions_text": definitions}))
+            result, priority = self._caller.call(
+                "ledger/accept", run_id, to_json({**offer, "definitions_text": definitions})
+            )
         return Accepted(result, int(priority))
 
     def accept_rows(self, rows: Mapping[str, str], *, batch: str, definitions: str, **settings: Any) -> list[Accepted]:
@@ -84,10 +123,15 @@ class RunStore:
 
         They are counted apart: their priority is lower, and they do not lower that of their tenant's other runs.
         """
-        offers = {run_id: _offer(request=request, definitions=definitions, batch=batch, **settings) for run_id, request in rows.items()}
+        offers = {
+            run_id: _offer(request=request, definitions=definitions, batch=batch, **settings)
+            for run_id, request in rows.items()
+        }
         for offer in offers.values():
             offer["resend_ms"] = self._resend_ms
-        replies = self._caller.call_runs("ledger/accept", [(run_id, to_json(offer)) for run_id, offer in offers.items()])
+        replies = self._caller.call_runs(
+            "ledger/accept", [(run_id, to_json(offer)) for run_id, offer in offers.items()]
+        )
         undefined = [run_id for run_id, (result, _) in zip(offers, replies, strict=True) if result == "undefined"]
         calls = [(run_id, to_json({**offers[run_id], "definitions_text": definitions})) for run_id in undefined]
         again = dict(zip(undefined, self._caller.call_runs("ledger/accept", calls), strict=True))
@@ -112,7 +156,9 @@ class RunStore:
     def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
         """Return a run's kind, request (JSON text), the digest of its definitions, and its labels; of unreadable ones only its tenant."""
         names = ["kind", "request", "definitions", "labels", "tenant"]
-        kind, request, digest, labels, tenant = self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), names))
+        kind, request, digest, labels, tenant = self._caller.with_retries(
+            lambda: self._redis.hmget(run_key(self._redis, run_id), names)
+        )
         if kind is None:
             raise UnknownRunError.of(run_id)
         try:
@@ -124,7 +170,9 @@ class RunStore:
     def kind_and_tenant(self, run_id: str) -> tuple[str, str]:
         """Return the kind and the tenant of a run. Raises UnknownRunError, and StoredDataError if its key is no hash."""
         key, names = run_key(self._redis, run_id), ["status", "kind", "tenant"]
-        (reply,) = self._caller.with_retries(lambda: ask_apart(self._redis, [key], lambda pipe, each: pipe.hmget(each, names)))
+        (reply,) = self._caller.with_retries(
+            lambda: ask_apart(self._redis, [key], lambda pipe, each: pipe.hmget(each, names))
+        )
         status, kind, tenant = good(reply)
         if status is None:
             raise UnknownRunError.of(run_id)
@@ -133,12 +181,18 @@ class RunStore:
     def status(self, run_id: str) -> RunStatus:
         """Return the status of a run, once what was decided for it is done. Raises UnknownRunError."""
         fields = [*STATUS_FIELDS, "unfinished"]
-        found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)))
+        found = cast(
+            "list[str | None]",
+            self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)),
+        )
         if found[0] is None:
             raise UnknownRunError.of(run_id)
         if found[-1] is not None:
             self._caller.settle(run_id)
-            found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)))
+            found = cast(
+                "list[str | None]",
+                self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)),
+            )
         return shown_status(dict(zip(fields, found, strict=True)))
 
     def seconds_left(self, run_id: str) -> float | None:
@@ -166,7 +220,9 @@ class RunStore:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
 
-    def append_event(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
+    def append_event(
+        self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None
+    ) -> bool:
         """Append an event to a run; return False if the run is over."""
         appended = bool(self._caller.call("ledger/append_event", run_id, kind, step_id, to_json(dict(detail or {}))))
         fault_points.at("event-appended")
@@ -175,7 +231,8 @@ class RunStore:
     def append_events(self, kind: str, events: Iterable[tuple[str, str, Mapping[str, JsonValue]]]) -> None:
         """Append an event to each of several open runs: (run, step, detail)."""
         self._caller.call_runs(
-            "ledger/append_event", [(run_id, kind, step_id, to_json(dict(detail))) for run_id, step_id, detail in events]
+            "ledger/append_event",
+            [(run_id, kind, step_id, to_json(dict(detail))) for run_id, step_id, detail in events],
         )
         fault_points.at("event-appended")
 
@@ -194,13 +251,18 @@ class RunStore:
                     self.cancel(run_id)
 
 
-def _offer(*, request: str, definitions: str, labels: Mapping[str, str], batch: str = "", **settings: Any) -> dict[str, JsonValue]:
+def _offer(
+    *, request: str, definitions: str, labels: Mapping[str, str], batch: str = "", **settings: Any
+) -> dict[str, JsonValue]:
     """Return an offer with the fields of one run; `settings` as in `offer_of`."""
     offer = offer_of(tenant=labels.get("tenant", ""), **settings)
     fields = cast("dict[str, JsonValue]", offer["fields"])
     fields |= {
-        "request": request, "definitions": definitions_digest(definitions), "labels": to_json(dict(labels)), "accepted_by": token_hex(4)
-    }  # fmt: skip
+        "request": request,
+        "definitions": definitions_digest(definitions),
+        "labels": to_json(dict(labels)),
+        "accepted_by": token_hex(4),
+    }
     if batch:
         fields["batch"] = batch
     return offer

@@ -23,7 +23,16 @@ from cantata.operation import fault_points
 
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is repeated
 CONFIRMED = frozenset(
-    {"ledger/accept", "ledger/cancel", "ledger/commit", "forks/fork", "ledger/signal", "batches/open", "batches/record", "batches/change"}
+    {
+        "ledger/accept",
+        "ledger/cancel",
+        "ledger/commit",
+        "forks/fork",
+        "ledger/signal",
+        "batches/open",
+        "batches/record",
+        "batches/change",
+    }
 )
 """Scripts that replicas confirm, if so many are required: those that make a promise, or need not run again."""
 CALLS_AT_ONCE = 200  # in one round trip, during which a server serves no other client
@@ -42,8 +51,9 @@ _FOLDERS = (
 TEXTS = {
     f"{folder.rpartition('/')[2]}/{file.name.removesuffix('.lua')}": file.read_text()
     for folder in _FOLDERS
-    for file in files("cantata").joinpath(folder).iterdir() if file.name.endswith(".lua")
-}  # fmt: skip
+    for file in files("cantata").joinpath(folder).iterdir()
+    if file.name.endswith(".lua")
+}
 """Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
 _RUN = ("ledger/charges", "ledger/run")
 _STEPS = (*_RUN, "ledger/steps")
@@ -106,7 +116,9 @@ class Scripts:
         except NoScriptError:
             return redis.eval(text, 1, key, *args)
 
-    def call_each(self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]], *, at_once: int = 1000) -> list[Any]:
+    def call_each(
+        self, redis: Redis, name: str, calls: Sequence[tuple[str, Sequence[str]]], *, at_once: int = 1000
+    ) -> list[Any]:
         """Call a script with each key and its arguments.
 
         `at_once` calls go in one round trip, during which a server serves no other client.
@@ -148,7 +160,9 @@ class ScriptCaller:
 
     def __init__(self, redis: Redis, *, patience_s: float, replicas: int) -> None:
         if replicas and isinstance(redis, Cluster):
-            raise ConfigError("CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it")
+            raise ConfigError(
+                "CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it"
+            )
         self.redis = redis
         self._prefixes = tuple(shard_key(redis, shard) for shard in range(SHARDS))
         self._patience_s = patience_s
@@ -172,7 +186,11 @@ class ScriptCaller:
             reply = named(self.call_shard("ledger/finish", shard_of(run_id), run_id, resend_ms))
             sends += reply.get("sends", ())
             following += reply.get("following", ())
-            is_left, status, has_posts = "is_left" in reply, reply.get("run_status", ""), has_posts or "has_posts" in reply
+            is_left, status, has_posts = (
+                "is_left" in reply,
+                reply.get("run_status", ""),
+                has_posts or "has_posts" in reply,
+            )
         return Finished(sends, status, following, has_posts)
 
     def settle(self, run_id: str) -> None:
@@ -202,7 +220,9 @@ class ScriptCaller:
         parts = (calls[start : start + CALLS_AT_ONCE] for start in range(0, len(calls), CALLS_AT_ONCE))
         return [reply for part in parts for reply in self.call_all(name, [(shard_of(args[0]), args) for args in part])]
 
-    def call_all(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
+    def call_all(
+        self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None
+    ) -> list[Any]:
         """Call a script in many shards, in one round trip; `on_error` makes the reply of a shard in which it failed.
 
         One that replicas are to confirm is called in one shard after the other.
@@ -221,7 +241,9 @@ class ScriptCaller:
                     replies[index] = on_error(error)
         return replies
 
-    def call_all_once(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
+    def call_all_once(
+        self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None
+    ) -> list[Any]:
         """Do the same without retries. Raises RedisError."""
         sha, _ = SCRIPTS.script(name)
         if not calls:
@@ -254,7 +276,9 @@ class ScriptCaller:
         """
         parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
         keys = [[self._prefixes[shard] for shard in part] for part in parts]
-        found = self.with_retries(lambda: SCRIPTS.call_each(self.redis, name, [(first, (*args, *others)) for first, *others in keys]))
+        found = self.with_retries(
+            lambda: SCRIPTS.call_each(self.redis, name, [(first, (*args, *others)) for first, *others in keys])
+        )
         return list(zip(parts, found, strict=True))
 
     def nodes(self) -> dict[str, list[int]]:

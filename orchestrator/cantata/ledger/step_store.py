@@ -17,7 +17,17 @@ from pydantic import ValidationError
 from cantata.errors import ConfigError, StoredDataError
 from cantata.flows.graph import Outcome
 from cantata.ledger import refused_steps
-from cantata.ledger.encoding import fragment_of, own_spec_of, ready_of, ready_of_runs, spec_of, storable, to_json, usage_of, whole_spec_of
+from cantata.ledger.encoding import (
+    fragment_of,
+    own_spec_of,
+    ready_of,
+    ready_of_runs,
+    spec_of,
+    storable,
+    to_json,
+    usage_of,
+    whole_spec_of,
+)
 from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
 from cantata.ledger.redis.keys import run_key, shard_of
@@ -64,9 +74,16 @@ class StepStore:
         return [begun for each in answer[1:] if (begun := self._begun(run_id, owner, asked_at, each))] or "refused"
 
     def commit(
-        self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None,
-        next_owner: str = "", before: Sequence[tuple[Begun, AttemptRecord]] = (),
-    ) -> Committed:  # fmt: skip
+        self,
+        begun: Begun,
+        outcome: Outcome,
+        *,
+        output: str,
+        info: Mapping[str, JsonValue],
+        ahead: Ahead | None = None,
+        next_owner: str = "",
+        before: Sequence[tuple[Begun, AttemptRecord]] = (),
+    ) -> Committed:
         """Record the outcome of an attempt. The first outcome of a step counts; that of a lost attempt is refused as 'stale'.
 
         Args:
@@ -76,7 +93,11 @@ class StepStore:
             before: Pure steps that ended before this one, to be recorded in the same call.
         """
         own, asked_at = self._owner_of_call(next_owner or owner_of(begun.owner)), time.monotonic()
-        envelope, outputs, following_owner = self._envelope(begun, AttemptRecord(outcome, output, info), ahead), [output], own
+        envelope, outputs, following_owner = (
+            self._envelope(begun, AttemptRecord(outcome, output, info), ahead),
+            [output],
+            own,
+        )
         envelope |= {"next_owner": own, "resend_ms": RESEND_MS, "lease_ms": self._lease_ms}
         if ahead and ahead.advance:
             advance, record = ahead.advance
@@ -95,10 +116,15 @@ class StepStore:
             has_posts |= rest.has_posts
         owner = following_owner if has_advanced else own
         return Committed(
-            reply["result"], ready_of(sends), run_status=run_status, next_runs=ready_of_runs(following), has_advanced=has_advanced,
+            reply["result"],
+            ready_of(sends),
+            run_status=run_status,
+            next_runs=ready_of_runs(following),
+            has_advanced=has_advanced,
             begun=self._begun(begun.run_id, owner, asked_at, reply["begun"]) if "begun" in reply else None,
-            results_before=tuple(reply["results_before"]), has_posts=has_posts,
-        )  # fmt: skip
+            results_before=tuple(reply["results_before"]),
+            has_posts=has_posts,
+        )
 
     def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None) -> dict[str, JsonValue]:
         """Return an outcome as `commit.lua` takes it, without its output."""
@@ -111,7 +137,9 @@ class StepStore:
             envelope["takes"] = list(outcome.takes)
         if outcome.retry_in_s:
             envelope["retry_ms"] = int(outcome.retry_in_s * 1000)
-        if len(output.encode()) > BLOB_BYTES:  # encoded twice: a copy kept during the call takes half as long again, at 250 kB
+        if (
+            len(output.encode()) > BLOB_BYTES
+        ):  # encoded twice: a copy kept during the call takes half as long again, at 250 kB
             envelope["blob"] = sha256(output.encode()).hexdigest()
         if code := record.info.get("code"):
             envelope["code"] = code
@@ -126,7 +154,12 @@ class StepStore:
         if begun.spec.window:
             envelope["window"] = begun.spec.window
         if ahead:
-            envelope["ahead"] = {"queue": ahead.queue, "cheap": ahead.cheap, "rounds": ahead.rounds, "tool": ahead.tool or None}
+            envelope["ahead"] = {
+                "queue": ahead.queue,
+                "cheap": ahead.cheap,
+                "rounds": ahead.rounds,
+                "tool": ahead.tool or None,
+            }
             if ahead.next_step:
                 envelope["next_step"] = ahead.next_step
         return envelope
@@ -144,23 +177,35 @@ class StepStore:
         specs = self._caller.call_runs("ledger/unbegun", [(step.run_id, step.step_id) for step in steps])
         return [
             (step.run_id, Ready(step.step_id, spec_of(text), step.priority, has_waited=True))
-            for step, text in zip(steps, specs, strict=True) if text
-        ]  # fmt: skip
+            for step, text in zip(steps, specs, strict=True)
+            if text
+        ]
 
     def release(self, begun: Begun) -> tuple[Ready, ...]:
         """Give up the lease of a step without counting the attempt, and return the step if the lease was held. The next sweep sends it."""
-        return ready_of(self._caller.call("ledger/release", begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
+        return ready_of(
+            self._caller.call("ledger/release", begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, "")
+        )
 
-    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str, *, resend_ms: int = RESEND_MS) -> None:
+    def refuse(
+        self, run_id: str, step_id: str, attempt: int, owner: str, why: str, *, resend_ms: int = RESEND_MS
+    ) -> None:
         """Give up the lease of a step that this worker cannot execute; it is sent again later. Events and `submit status` show why."""
         log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
         self._caller.call("ledger/release", run_id, step_id, attempt, owner, resend_ms, to_json({"message": why}))
         self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
 
     def signal(
-        self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS, by: str = "",
-        groups: Collection[str] | None = None, check: SignalCheck | None = None,
-    ) -> tuple[str, tuple[Ready, ...]]:  # fmt: skip
+        self,
+        run_id: str,
+        step_id: str,
+        value: JsonValue,
+        *,
+        max_kept: int = EARLY_SIGNALS,
+        by: str = "",
+        groups: Collection[str] | None = None,
+        check: SignalCheck | None = None,
+    ) -> tuple[str, tuple[Ready, ...]]:
         """Signal a waiting step: return 'taken', 'kept', 'over', 'closed', 'unknown', 'unclear' or 'full', and the steps to send.
 
         A name that no step answers to is searched for in pieces, as the end of ids and names, again if the run gets new steps meanwhile.
@@ -192,7 +237,10 @@ class StepStore:
                 word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
                 continue
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
-            parts = (scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern) for part in (":state", ":names"))
+            parts = (
+                scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern)
+                for part in (":state", ":names")
+            )
             found = {name for part in parts for name in part}
             call |= {"count": rest, "found": [*sorted(found)]}
             word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
@@ -208,13 +256,18 @@ class StepStore:
     def append_delta(self, begun: Begun, text: str) -> bool:
         """Append a piece of a model's reply to the run's events; return False if this attempt no longer counts."""
         detail = to_json({"text": text})
-        appended = self._caller.call("ledger/append_event", begun.run_id, "delta", begun.step_id, detail, begun.attempt, begun.owner)
+        appended = self._caller.call(
+            "ledger/append_event", begun.run_id, "delta", begun.step_id, detail, begun.attempt, begun.owner
+        )
         fault_points.at("event-appended")
         return bool(appended)
 
     def wake_all(self, tickets: Sequence[str]) -> list[Woken]:
         """Start the next attempt of waiting steps (`run|step`) now; one whose record cannot be read costs no other."""
-        steps = [(shard_of(run_id), (run_id, step_id, RESEND_MS)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
+        steps = [
+            (shard_of(run_id), (run_id, step_id, RESEND_MS))
+            for run_id, _, step_id in (t.partition("|") for t in tickets)
+        ]
         return [_woken(reply) for reply in self._caller.call_all("ledger/wake", steps, on_error=lambda error: [error])]
 
     def _owner_of_call(self, owner: str) -> str:
@@ -239,11 +292,23 @@ class StepStore:
             why = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON: {error}"
             fault = f"this step cannot be executed: a value that it gets {why}"
         return Begun(
-            run_id, step_id, attempt, owner, own or spec_of(spec), given, int(found["failures"]), inputs, found["definitions"],
-            tenant=found.get("tenant") or "", run_kind=found.get("run_kind") or "", session=found.get("session") or "",
-            priority=int(found["priority"]), asked_at=asked_at, waited_s=found["waited_ms"] / 1000 if "waited_ms" in found else None,
+            run_id,
+            step_id,
+            attempt,
+            owner,
+            own or spec_of(spec),
+            given,
+            int(found["failures"]),
+            inputs,
+            found["definitions"],
+            tenant=found.get("tenant") or "",
+            run_kind=found.get("run_kind") or "",
+            session=found.get("session") or "",
+            priority=int(found["priority"]),
+            asked_at=asked_at,
+            waited_s=found["waited_ms"] / 1000 if "waited_ms" in found else None,
             unreadable=fault,
-        )  # fmt: skip
+        )
 
 
 def _params_of(run_id: str, step_id: str, spec: str) -> Mapping[str, JsonValue] | None:
@@ -251,7 +316,9 @@ def _params_of(run_id: str, step_id: str, spec: str) -> Mapping[str, JsonValue] 
     try:
         return whole_spec_of(spec).params if spec else None
     except (ValidationError, StoredDataError) as error:
-        message = f"step {step_id!r} of run {run_id} cannot be read, so it is not known who may answer it; cancel the run"
+        message = (
+            f"step {step_id!r} of run {run_id} cannot be read, so it is not known who may answer it; cancel the run"
+        )
         raise ConfigError(message, source="signal") from error
 
 

@@ -147,7 +147,9 @@ def failure_of(what: str, error: BaseException, *, code: str = "tool_error") -> 
     if is_of_signal(error):
         raise error
     name, text = type(error).__name__, str(error)
-    return CodeExitError(f"{what} raised {name}{f': {text}' if text else ''}, which is no Exception, so it is not retried", code=code)
+    return CodeExitError(
+        f"{what} raised {name}{f': {text}' if text else ''}, which is no Exception, so it is not retried", code=code
+    )
 
 
 @contextmanager

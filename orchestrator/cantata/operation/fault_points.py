@@ -70,7 +70,11 @@ def _armed(setting: str) -> Callable[[str], bool]:
             text = _read(setting)
             counts[f"{text} {label}"] += 1
             wanted, times, kind, is_shared = _parse(text) if text else ("", 0, "", False)
-            is_now = label == wanted and times == (_count(setting) if is_shared else counts[f"{text} {label}"]) and _claim(setting)
+            is_now = (
+                label == wanted
+                and times == (_count(setting) if is_shared else counts[f"{text} {label}"])
+                and _claim(setting)
+            )
         return is_now and _inject(kind)
 
     return at
@@ -92,7 +96,9 @@ def _parse(text: str) -> tuple[str, int, str, bool]:
     times, _, kind = rest.partition(":")
     kind = kind or "kill"
     if label not in LABELS or kind not in KINDS or not times.isdigit():
-        sys.exit(f"{VARIABLE}: {text!r} is not label:n[:kind] with a label of {', '.join(LABELS)} and a kind of {', '.join(KINDS)}")
+        sys.exit(
+            f"{VARIABLE}: {text!r} is not label:n[:kind] with a label of {', '.join(LABELS)} and a kind of {', '.join(KINDS)}"
+        )
     return label, int(times), kind, spec.endswith(":all")
 
 

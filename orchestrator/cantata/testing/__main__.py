@@ -23,8 +23,12 @@ PARENT_CHECK_S = 0.2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve a script. Returns exit status 2 if it cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m cantata.testing", description="A scripted OpenAI-compatible model server.")
-    parser.add_argument("script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed")
+    parser = argparse.ArgumentParser(
+        prog="python -m cantata.testing", description="A scripted OpenAI-compatible model server."
+    )
+    parser.add_argument(
+        "script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0 in a container")
     parser.add_argument("--port", type=int, default=0, help="the port; any free one if absent")
     parser.add_argument("--refuse-like", choices=PROVIDERS, help="refuse what this provider is known to refuse")
@@ -38,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        sys.stderr.write(f"port {options.port} of {options.host} cannot be listened on: {why}; name another with --port or --host\n")
+        sys.stderr.write(
+            f"port {options.port} of {options.host} cannot be listened on: {why}; name another with --port or --host\n"
+        )
         return 2
     with server:
         sys.stdout.write(server.url + "\n")

@@ -89,7 +89,9 @@ class _Instance:
                 properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
                 return {name: self.of(inner) for name, inner in properties.items()}
             case "array":
-                return [self.of(cast(JsonObject, schema.get("items", {})))] * max(1, int(cast(int, schema.get("minItems", 1))))
+                return [self.of(cast(JsonObject, schema.get("items", {})))] * max(
+                    1, int(cast(int, schema.get("minItems", 1)))
+                )
             case "integer" | "number":
                 return schema.get("minimum", schema.get("maximum", self.seed % 10))
             case "boolean":

@@ -56,8 +56,15 @@ class ScriptedBatches:
     def _store(self, content: bytes) -> JsonObject:
         name = f"file-{next(self._numbers)}"
         self._files[name] = content
-        return {"id": name, "object": "file", "bytes": len(content), "created_at": CREATED, "filename": "rows.jsonl", "purpose": "batch",
-                "status": "processed"}  # fmt: skip
+        return {
+            "id": name,
+            "object": "file",
+            "bytes": len(content),
+            "created_at": CREATED,
+            "filename": "rows.jsonl",
+            "purpose": "batch",
+            "status": "processed",
+        }
 
     def create(self, asked: JsonObject) -> JsonObject:
         """Create a batch, and answer its rows."""
@@ -69,9 +76,17 @@ class ScriptedBatches:
             expires = expires or rule.expires
             body = answers.fault(rule) if rule.status >= 400 else answers.completion(rule, row["body"])
             response: JsonObject = {"status_code": rule.status, "request_id": "scripted", "body": body}
-            line = {"id": f"line-{row['custom_id']}", "custom_id": row["custom_id"], "response": response, "error": None}
+            line = {
+                "id": f"line-{row['custom_id']}",
+                "custom_id": row["custom_id"],
+                "response": response,
+                "error": None,
+            }
             (failed if rule.status >= 400 else done).append({**line, "expires": rule.expires})
-        files = [self._store("".join(json.dumps(row) + "\n" for row in each if not row.pop("expires")).encode()) for each in (done, failed)]
+        files = [
+            self._store("".join(json.dumps(row) + "\n" for row in each if not row.pop("expires")).encode())
+            for each in (done, failed)
+        ]
         name = f"batch_{next(self._numbers)}"
         self._batches[name] = {
             "id": name, "object": "batch", "endpoint": asked["endpoint"], "completion_window": "24h", "created_at": CREATED,
@@ -95,7 +110,13 @@ class ScriptedBatches:
         if time.time() >= cast(float, batch["over_at"]):
             return shown
         counts = {"total": cast(JsonObject, batch["request_counts"])["total"], "completed": 0, "failed": 0}
-        return {**shown, "status": "in_progress", "output_file_id": None, "error_file_id": None, "request_counts": counts}
+        return {
+            **shown,
+            "status": "in_progress",
+            "output_file_id": None,
+            "error_file_id": None,
+            "request_counts": counts,
+        }
 
     def _list(self, query: str) -> JsonObject:
         newest = [self._shown(each) for each in reversed(self._batches.values())]

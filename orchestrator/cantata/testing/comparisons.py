@@ -77,8 +77,13 @@ class Evaluation:
 
     def __str__(self) -> str:
         found = self.comparisons.items()
-        rows = [_row(name, "same" if each.same else "changed", each.recorded.usage, each.now.usage) for name, each in found]
-        sums = (sum((end.usage for end in ends), Usage()) for ends in zip(*((each.recorded, each.now) for _, each in found), strict=True))
+        rows = [
+            _row(name, "same" if each.same else "changed", each.recorded.usage, each.now.usage) for name, each in found
+        ]
+        sums = (
+            sum((end.usage for end in ends), Usage())
+            for ends in zip(*((each.recorded, each.now) for _, each in found), strict=True)
+        )
         rows = [HEADING, *rows, _row(f"{len(rows)} runs", f"{len(self.changed)} changed", *sums)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -60,18 +60,33 @@ RESULT_S = 10.0  # for the result of a run that is over
 
 @overload
 def run_inline(
-    flow: TurnRequest, input: None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
-    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None, model: str | None = None,
-) -> RunResult: ...  # fmt: skip
+    flow: TurnRequest,
+    input: None = None,
+    *,
+    tools: Mapping[str, Callable[..., Any]] | None = None,
+    definitions: Definitions | str | Path | None = None,
+    signals: Mapping[str, JsonValue] | None = None,
+    model: str | None = None,
+) -> RunResult: ...
 @overload
 def run_inline(
-    flow: Chain, input: Mapping[str, Any] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
-    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None, model: str | None = None,
-) -> ChainResponse: ...  # fmt: skip
+    flow: Chain,
+    input: Mapping[str, Any] | None = None,
+    *,
+    tools: Mapping[str, Callable[..., Any]] | None = None,
+    definitions: Definitions | str | Path | None = None,
+    signals: Mapping[str, JsonValue] | None = None,
+    model: str | None = None,
+) -> ChainResponse: ...
 def run_inline(
-    flow: TurnRequest | Chain, input: Mapping[str, Any] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
-    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None, model: str | None = None,
-) -> ChainResponse | RunResult:  # fmt: skip
+    flow: TurnRequest | Chain,
+    input: Mapping[str, Any] | None = None,
+    *,
+    tools: Mapping[str, Callable[..., Any]] | None = None,
+    definitions: Definitions | str | Path | None = None,
+    signals: Mapping[str, JsonValue] | None = None,
+    model: str | None = None,
+) -> ChainResponse | RunResult:
     """Run a chain, a workflow in Python or a turn in this process, in milliseconds, and return its result.
 
     Steps run one after the other. When none is ready, time is skipped to the run's next timer. Sessions and memory last until the end of
@@ -114,7 +129,9 @@ class _LocalApp(App):
         """Yield in place of a connection."""
         yield object()
 
-    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> None:  # type: ignore[override]  # as above
+    def send_task(  # type: ignore[override]  # as above
+        self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any
+    ) -> None:
         """Keep a message."""
         delivery = Delivery(name, self.step_queue(options["queue"]), options.get("priority") or 0)
         self.messages.append(_Message(args[0], args[1], delivery))
@@ -137,17 +154,28 @@ class Runner:
         self.lock = threading.Lock()
 
     def run(
-        self, flow: TurnRequest | Chain, given: Mapping[str, Any] | None, tools: Mapping[str, Callable[..., Any]],
-        config: Definitions | str | Path | None, signals: Mapping[str, JsonValue], model: str | None = None,
-    ) -> ChainResponse | RunResult:  # fmt: skip
+        self,
+        flow: TurnRequest | Chain,
+        given: Mapping[str, Any] | None,
+        tools: Mapping[str, Callable[..., Any]],
+        config: Definitions | str | Path | None,
+        signals: Mapping[str, JsonValue],
+        model: str | None = None,
+    ) -> ChainResponse | RunResult:
         if not isinstance(config, Definitions):
             path = configuration.find(None if config is None else str(config))
-            config = _definitions_for(flow) if path is None and callable(flow) else configuration.load_sound(path).definitions
+            config = (
+                _definitions_for(flow)
+                if path is None and callable(flow)
+                else configuration.load_sound(path).definitions
+            )
         fakes = {name: f"inline:{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in tools if ":" not in name}
         client = self.client.with_definitions(_with_functions(config.with_model(model), fakes))
         with self.lock:
             self._begin_test()
-            functions.replace_loaded({**tools, **{fakes[name]: tools[name] for name in fakes}}, local_folder(config.folder))
+            functions.replace_loaded(
+                {**tools, **{fakes[name]: tools[name] for name in fakes}}, local_folder(config.folder)
+            )
             run = submit(client, flow, given)
             self._execute_ready()
             while not is_over(run.status()):
@@ -185,7 +213,9 @@ class Runner:
         if self.skip_to_timer(run.run_id):
             return
         if waiting:
-            raise ConfigError(f"the run waits for a signal to {', '.join(map(repr, waiting))}: give its value in `signals`")
+            raise ConfigError(
+                f"the run waits for a signal to {', '.join(map(repr, waiting))}: give its value in `signals`"
+            )
         refused = ", ".join(repr(step_id) for step_id, step in steps.items() if step.state == "sent")
         raise ConfigError(f"this process cannot execute {refused or 'the run'}: the log has the reason")
 
@@ -213,7 +243,9 @@ def submit(client: Client, flow: TurnRequest | Chain, given: Mapping[str, Any] |
 def values_for(step_ids: Iterable[str], signals: Mapping[str, Value]) -> dict[str, Value]:
     """Return the signals' values by the ids of the steps that they are for, in the order of the signals; for one of these, of its steps."""
     names = sorted(signals, key=len)  # the longest name that means a step counts
-    found = {step_id: name for step_id in sorted(step_ids, key=_with_numbers) for name in names if is_named(step_id, name)}
+    found = {
+        step_id: name for step_id in sorted(step_ids, key=_with_numbers) for name in names if is_named(step_id, name)
+    }
     return {step_id: signals[name] for name in signals for step_id, its in found.items() if its == name}
 
 
@@ -225,11 +257,15 @@ def _with_numbers(step_id: str) -> list[str | int]:
 def check_signals(run: TurnRun | ChainRun, signals: Mapping[str, object]) -> None:
     """Raise ConfigError if a wait of a run that is over timed out, and a signal for none of its steps is called almost as that."""
     steps = run.record(()).steps if signals else {}
-    late = [step_id for step_id, step in steps.items() if step.info.get("timed_out") and not values_for([step_id], signals)]
+    late = [
+        step_id for step_id, step in steps.items() if step.info.get("timed_out") and not values_for([step_id], signals)
+    ]
     for name in signals:
         near = nearest(name, [step_id.rpartition("/")[2] for step_id in late], cutoff=SAME_WORD)
         if near and not any(is_named(step_id, name) for step_id in steps):
-            raise ConfigError(f"signals={{{name!r}: ...}} is for no step of the run, whose step {near!r} waited in vain{hint(near)}")
+            raise ConfigError(
+                f"signals={{{name!r}: ...}} is for no step of the run, whose step {near!r} waited in vain{hint(near)}"
+            )
 
 
 def _check_tools(run: TurnRun | ChainRun, tools: Iterable[str], definitions: Definitions) -> None:
@@ -237,10 +273,14 @@ def _check_tools(run: TurnRun | ChainRun, tools: Iterable[str], definitions: Def
     names = {name for name in tools if ":" not in name}
     specs = [step.spec for step in run.record(()).steps.values()] if names else []
     known = {*definitions.tools, *definitions.skills, *(spec.work.rpartition(":")[2] for spec in specs)}
-    workflows = {definitions.workflows[str(spec.params["workflow"])] for spec in specs if spec.kind == "workflow.advance"}
+    workflows = {
+        definitions.workflows[str(spec.params["workflow"])] for spec in specs if spec.kind == "workflow.advance"
+    }
     loaded = (inspect.unwrap(functions.load(each.function, local_folder(definitions.folder))) for each in workflows)
     for name in sorted(names - known - {name for function in loaded for name in function.__globals__}):
-        raise ConfigError(f"tools={{{name!r}: ...}}: the run called nothing of this name, and no tool has it{hint(nearest(name, known))}")
+        raise ConfigError(
+            f"tools={{{name!r}: ...}}: the run called nothing of this name, and no tool has it{hint(nearest(name, known))}"
+        )
 
 
 @cache
@@ -252,7 +292,10 @@ def _log_plainly() -> None:
     """Pass log events on to the logging module, where pytest collects them; by default they are printed to standard output."""
     if not structlog.is_configured():
         structlog.configure(
-            processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(key_order=["event"])],
+            processors=[
+                structlog.processors.format_exc_info,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
         )

@@ -66,7 +66,9 @@ class KillableStack:
         """Start the stack. Its workers have the environment of this process."""
         self._fault = ArmedFault(folder / "fault")
         self._clients: list[Client] = []
-        os.environ[fault_points.VARIABLE] = f"@{self._fault.file}"  # for the workers: this process has imported its own points
+        os.environ[fault_points.VARIABLE] = (
+            f"@{self._fault.file}"  # for the workers: this process has imported its own points
+        )
         try:
             self._stack = Stack.start(folder / "home", tools=TOOL_SLOTS, virtual_time=True)
         finally:
@@ -86,18 +88,30 @@ class KillableStack:
 
     @overload
     def submit(
-        self, flow: TurnRequest, input: None = None, *,
-        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
-    ) -> TurnRun: ...  # fmt: skip
+        self,
+        flow: TurnRequest,
+        input: None = None,
+        *,
+        definitions: Definitions | str | Path | None = None,
+        signals: Mapping[str, JsonValue] | None = None,
+    ) -> TurnRun: ...
     @overload
     def submit(
-        self, flow: Chain, input: Mapping[str, Any] | None = None, *,
-        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
-    ) -> ChainRun: ...  # fmt: skip
+        self,
+        flow: Chain,
+        input: Mapping[str, Any] | None = None,
+        *,
+        definitions: Definitions | str | Path | None = None,
+        signals: Mapping[str, JsonValue] | None = None,
+    ) -> ChainRun: ...
     def submit(
-        self, flow: TurnRequest | Chain, input: Mapping[str, Any] | None = None, *,
-        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
-    ) -> TurnRun | ChainRun:  # fmt: skip
+        self,
+        flow: TurnRequest | Chain,
+        input: Mapping[str, Any] | None = None,
+        *,
+        definitions: Definitions | str | Path | None = None,
+        signals: Mapping[str, JsonValue] | None = None,
+    ) -> TurnRun | ChainRun:
         """Submit a chain, a workflow in Python or a turn, and send its waiting steps their `signals`.
 
         The arguments are those of `run_inline`. Raises ConfigError for a workflow that is not in the configuration.
@@ -112,7 +126,9 @@ class KillableStack:
         give_up = time.monotonic() + timeout_s
         while not any(step.state == "waiting_signal" for step in run.record(()).steps.values()):
             if time.monotonic() > give_up or is_over(run.status()):
-                raise TimeoutError(f"no step of run {run.run_id} waits for a signal or sleeps; the run is {run.status()}")
+                raise TimeoutError(
+                    f"no step of run {run.run_id} waits for a signal or sleeps; the run is {run.status()}"
+                )
             time.sleep(POLL_S)
 
     def skip(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
@@ -141,12 +157,18 @@ class KillableStack:
             yield fault
 
     def survives_kills(
-        self, flow: TurnRequest | Chain, input: Mapping[str, Any] | None = None, *, at: str | None = None,
-        before: Callable[[], object] = tuple, effects: Callable[[], Sequence[object]] = tuple,
+        self,
+        flow: TurnRequest | Chain,
+        input: Mapping[str, Any] | None = None,
+        *,
+        at: str | None = None,
+        before: Callable[[], object] = tuple,
+        effects: Callable[[], Sequence[object]] = tuple,
         outcome: Callable[[Result], object] = outcome_of,
-        definitions: Definitions | str | Path | None = None, signals: Mapping[str, Signal] | None = None,
+        definitions: Definitions | str | Path | None = None,
+        signals: Mapping[str, Signal] | None = None,
         timeout_s: float = RESULT_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Assert that a flow ends with the same outcome, and the same effects, wherever a worker is killed as if none is.
 
         Args:
@@ -203,8 +225,13 @@ class KillableStack:
         self._stack.stop()
 
     def _result(
-        self, run: TurnRun | ChainRun, signals: Mapping[str, Signal], timeout_s: float, where: str, fault: ArmedFault | None
-    ) -> Result:  # fmt: skip
+        self,
+        run: TurnRun | ChainRun,
+        signals: Mapping[str, Signal],
+        timeout_s: float,
+        where: str,
+        fault: ArmedFault | None,
+    ) -> Result:
         """Return the result of a run, whose waiting steps get their signals. When only timers are left, time is skipped to the next.
 
         The steps of a worker that was killed are recovered at once; the sweep itself takes two seconds. Raises AssertionError if a step

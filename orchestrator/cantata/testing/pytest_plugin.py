@@ -26,7 +26,9 @@ def _cantata_models() -> Iterator[ScriptedModels]:
 
 
 @pytest.fixture(scope="session")
-def _cantata_stack(_cantata_models: ScriptedModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableStack]:
+def _cantata_stack(
+    _cantata_models: ScriptedModels, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KillableStack]:
     from cantata.testing.killable_stack import KillableStack  # noqa: PLC0415  # loads Celery, pydantic and redis
 
     with pytest.MonkeyPatch.context() as patch:  # the workers keep this environment

@@ -50,9 +50,14 @@ MASK = "***"
 
 
 def replay(
-    recording: str | Path | Mapping[str, Any], *, definitions: Definitions | None = None, config: str | Path | None = None,
-    request: ChainRequest | Mapping[str, Any] | str | Path | None = None, live: Collection[str] = (), compare: Compare | None = None,
-) -> Comparison:  # fmt: skip
+    recording: str | Path | Mapping[str, Any],
+    *,
+    definitions: Definitions | None = None,
+    config: str | Path | None = None,
+    request: ChainRequest | Mapping[str, Any] | str | Path | None = None,
+    live: Collection[str] = (),
+    compare: Compare | None = None,
+) -> Comparison:
     """Replay a recorded run with today's code, prompts and configuration, and return how it differs. No tool is called, and no model.
 
     A chain of the configuration runs as it is there now. After a difference the replay goes on with what is recorded, as far as it can.
@@ -71,20 +76,28 @@ def replay(
     """
     if unknown := sorted(set(live) - {MODEL}):
         raise ConfigError(f"live is {{'model'}} or empty, not {unknown[0]!r}: tools are never called in a replay")
-    return _Replay(_read(recording), definitions or _load(config), is_live=bool(live), compare=compare or eq).run(request)
+    return _Replay(_read(recording), definitions or _load(config), is_live=bool(live), compare=compare or eq).run(
+        request
+    )
 
 
 def evaluate(
-    folder: str | Path, *, definitions: Definitions | None = None, config: str | Path | None = None, live: Collection[str] = (),
+    folder: str | Path,
+    *,
+    definitions: Definitions | None = None,
+    config: str | Path | None = None,
+    live: Collection[str] = (),
     compare: Compare | None = None,
-) -> Evaluation:  # fmt: skip
+) -> Evaluation:
     """Replay each recording of a folder (`*.json`), and return the comparisons: printed, a table of changed answers, tokens and costs.
 
     The arguments are those of `replay`. Raises ConfigError also if the folder has no recordings.
     """
     files = sorted(Path(folder).glob("*.json"))
     if not files:
-        raise ConfigError(f"there are no recordings (*.json) in {str(folder)!r}: `submit runs export RUN > run.json` writes one")
+        raise ConfigError(
+            f"there are no recordings (*.json) in {str(folder)!r}: `submit runs export RUN > run.json` writes one"
+        )
     definitions = definitions or _load(config)
     return Evaluation({file.name: replay(file, definitions=definitions, live=live, compare=compare) for file in files})
 
@@ -102,7 +115,9 @@ def _read(recording: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise ConfigError("this is no recording: `submit runs export RUN > run.json` writes one", source=source)
     if document["version"] != VERSION:
-        raise ConfigError(f"this recording has version {document['version']}; this Cantata reads version {VERSION}", source=source)
+        raise ConfigError(
+            f"this recording has version {document['version']}; this Cantata reads version {VERSION}", source=source
+        )
     return document
 
 
@@ -115,7 +130,9 @@ def _runner() -> Runner:
 class _Replay:
     """A replay of one recording."""
 
-    def __init__(self, document: Mapping[str, Any], definitions: Definitions, *, is_live: bool, compare: Compare) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], definitions: Definitions, *, is_live: bool, compare: Compare
+    ) -> None:
         self._document, self._head = document, document["run"]
         self._steps: dict[str, JsonObject] = {step["step"]: step for step in document["steps"]}
         inner = {START, *(added for step in self._steps.values() for added in step.get("expanded", ()))}
@@ -148,7 +165,9 @@ class _Replay:
             self._execute_ready(run)
             while not self._stopped and not is_over(run.status()):
                 if not self._signal(run) and not self._runner.skip_to_timer(run.run_id):
-                    self._follows = False  # nothing more is over, so what an advance received in the recording never will be
+                    self._follows = (
+                        False  # nothing more is over, so what an advance received in the recording never will be
+                    )
                     self._stopped = "" if self._ready else "a step waits, and its end is not recorded"
                 self._execute_ready(run)
             return self._compare_end(run)
@@ -162,11 +181,16 @@ class _Replay:
                 client.sessions.of(labels.get("tenant", "")).restore(turn.session, entries)
             return client.submit_turn(**{name: getattr(turn, name) for name in turn.model_fields_set}, labels=labels)
         recorded = stored(ChainRequest, self._head["request"])
-        return client.submit_chain(changed or self._chain_now(recorded), initial_input=recorded.initial_input, labels=labels)
+        return client.submit_chain(
+            changed or self._chain_now(recorded), initial_input=recorded.initial_input, labels=labels
+        )
 
     def _chain_now(self, recorded: ChainRequest) -> ChainRequest:
         """Return the request; if it was made by the name of a chain, with the chain of that name as it is now."""
-        before, now = (self._document["definitions"] or {}).get("chains", {}), self._definitions.chains.get(recorded.chain_id)
+        before, now = (
+            (self._document["definitions"] or {}).get("chains", {}),
+            self._definitions.chains.get(recorded.chain_id),
+        )
         then = Chain.model_validate(before[recorded.chain_id]) if recorded.chain_id in before else None
         if now is None or then is None or (then.nodes, then.entry_node) != (recorded.nodes, recorded.entry_node):
             return recorded
@@ -185,7 +209,9 @@ class _Replay:
             while messages:
                 ready += messages.popleft().steps
             ready.sort(key=self._ended)
-            number = next((number for number, step_id in enumerate(ready) if not self._is_early(run.run_id, step_id)), None)
+            number = next(
+                (number for number, step_id in enumerate(ready) if not self._is_early(run.run_id, step_id)), None
+            )
             if number is None:
                 return
             step_id = ready.pop(number)
@@ -209,7 +235,11 @@ class _Replay:
         steps = {step_id: step for step_id, step in run.record(()).steps.items() if step.state == "waiting_signal"}
         ended = {step_id: self._ended(step_id) for step_id in steps}
         first = min(ended, key=lambda step_id: ended[step_id], default="")
-        is_signalled = ended.get(first, math.inf) < math.inf and self._steps[first]["state"] == "done" and steps[first].awaits_signal
+        is_signalled = (
+            ended.get(first, math.inf) < math.inf
+            and self._steps[first]["state"] == "done"
+            and steps[first].awaits_signal
+        )
         if is_signalled:
             run.signal(first, self._steps[first]["output"])
         return is_signalled
@@ -236,7 +266,11 @@ class _Replay:
 
     def _advance(self, context: StepContext) -> Outcome:
         """Repeat the recorded activation of a workflow in Python, as far as its code asks for the same."""
-        step_id, root, number = context.begun.step_id, context.text_param("root") or context.begun.step_id, context.int_param("advance")
+        step_id, root, number = (
+            context.begun.step_id,
+            context.text_param("root") or context.begun.step_id,
+            context.int_param("advance"),
+        )
         activation, commands = self._activation(step_id), self._commands.pop(step_id, [])
         if activation is not None:
             commands += (expansion.step_id(root, command) for command in activation.commands)
@@ -247,19 +281,27 @@ class _Replay:
         """Return the recorded outcome of a step that calls a tool, after a look at its arguments."""
         begun, step, now = context.begun, self._steps.get(context.begun.step_id), JsonObject()
         if kind_named(begun.spec.kind).is_call:
-            now = redacted({"tool": tool_of(begun.spec), "arguments": context.node_input | positional(begun.spec)}, self._secrets)
+            now = redacted(
+                {"tool": tool_of(begun.spec), "arguments": context.node_input | positional(begun.spec)}, self._secrets
+            )
             if self._is_live:  # this step made the call, or any other
-                step = next((each for each in (step, *self._steps.values()) if each and each.get("tool_call") == now), None)
+                step = next(
+                    (each for each in (step, *self._steps.values()) if each and each.get("tool_call") == now), None
+                )
             elif step is not None and "tool_call" in step:
                 for part, value in now.items():
                     self._check(begun.step_id, part, step["tool_call"][part], value)
         if step is None or not (step["state"] == "done" or step["error"]):
             raise self._missing(begun, step, " ".join(map(as_text, now.values())))
         if error := step["error"]:
-            raise StepError(error["message"].removeprefix(str(begun.spec.params.get("failure", ""))), code=error["code"])
+            raise StepError(
+                error["message"].removeprefix(str(begun.spec.params.get("failure", ""))), code=error["code"]
+            )
         return Outcome(output=step["output"], usage=Usage.model_validate(step["usage"] or {}))
 
-    async def _answer(self, context: StepContext, models: Sequence[Model], messages: Sequence[Message], options: Options) -> Reply:
+    async def _answer(
+        self, context: StepContext, models: Sequence[Model], messages: Sequence[Message], options: Options
+    ) -> Reply:
         """Answer a model call as recorded, after a look at what is asked; a live one by the model."""
         step_id, step = context.begun.step_id, self._steps.get(context.begun.step_id)
         call = step.get("model_call") if step and step_id not in self._answered else None
@@ -270,7 +312,9 @@ class _Replay:
             return await call_models(replace(context, answer_model=None), models, messages, **options)
         if step is not None and call is not None:
             return _reply_of(call, step["usage"])
-        if step is not None and (step["error"] or "unmerged" in step.get("detail", {})):  # a synthesizer bears that its model fails
+        if step is not None and (
+            step["error"] or "unmerged" in step.get("detail", {})
+        ):  # a synthesizer bears that its model fails
             error = step["error"] or {"message": step["detail"]["unmerged"], "code": "model_error"}
             raise ModelError(error["message"], code=error["code"])
         raise self._missing(context.begun, step, f"a call of {models[0].model}")
@@ -285,7 +329,9 @@ class _Replay:
 
     # --- comparisons ------------------------------------------------------------------------------------------------
 
-    def _compare_request(self, step_id: str, call: JsonObject, model: Model, messages: Sequence[Message], options: Options) -> None:
+    def _compare_request(
+        self, step_id: str, call: JsonObject, model: Model, messages: Sequence[Message], options: Options
+    ) -> None:
         before, now = call["messages"], redacted(recorded_prompt(messages), self._secrets)
         digests, found = call["request"] or {}, digests_of(model, messages, options)
         for part in ("model", "params", "tools", "schema") if digests else ():
@@ -296,7 +342,10 @@ class _Replay:
             self._differ(step_id, "prompt", first and first["text"], other and other["text"])
         elif digests.get("messages") != found.get("messages") and digests and MASK not in as_text(before):
             self._differ(
-                step_id, "prompt", "messages of which the beginning, or only a digest, is recorded", as_text(messages[-1]["content"])
+                step_id,
+                "prompt",
+                "messages of which the beginning, or only a digest, is recorded",
+                as_text(messages[-1]["content"]),
             )
 
     def _compare_outcome(self, begun: Begun, outcome: Outcome) -> None:
@@ -318,11 +367,19 @@ class _Replay:
 
     def _compare_graph(self, step_id: str, fragment: Graph) -> None:
         items = fragment.items
-        now = {step.id: _title(step.kind, step.work_name) for step in fragment.steps if items is None or step.id != items.like}
+        now = {
+            step.id: _title(step.kind, step.work_name)
+            for step in fragment.steps
+            if items is None or step.id != items.like
+        }
         ids = self._planned if step_id == START else self._steps[step_id].get("expanded", [])
-        before = {name: _title(self._steps[name]["kind"], self._steps[name]["name"]) for name in ids if name in self._steps}
+        before = {
+            name: _title(self._steps[name]["kind"], self._steps[name]["name"]) for name in ids if name in self._steps
+        }
         if items is not None:
-            now |= {name: before.get(name, "") for name in (f"{items.prefix}/{index}" for index in range(len(items.given)))}
+            now |= {
+                name: before.get(name, "") for name in (f"{items.prefix}/{index}" for index in range(len(items.given)))
+            }
         for name in before | now:
             if before.get(name) != now.get(name):
                 self._differ(name, "graph", before.get(name), now.get(name))
@@ -332,7 +389,9 @@ class _Replay:
         result = run.so_far()
         output = result.final_output if isinstance(result, ChainResponse) else result.output
         if not self._stopped and self._is_whole:
-            end = redacted({"status": record.status, "error": record.error and record.error.model_dump()}, self._secrets)
+            end = redacted(
+                {"status": record.status, "error": record.error and record.error.model_dump()}, self._secrets
+            )
             for part, value in end.items():
                 self._check("", part, self._head[part], value)
             if not self._compare(self._head["output"], redacted(output, self._secrets)):
@@ -360,8 +419,16 @@ def _title(kind: str, name: str) -> str:
 
 def _reply_of(call: JsonObject, usage: JsonObject | None) -> Reply:
     native = [each for each in call["tool_calls"] if each.get("dialect", "native") == "native"]
-    requests = [ToolCallRequest(id=each["id"], name=each["name"], arguments=json.dumps(each.get("arguments") or {})) for each in native]
+    requests = [
+        ToolCallRequest(id=each["id"], name=each["name"], arguments=json.dumps(each.get("arguments") or {}))
+        for each in native
+    ]
     return Reply(
-        text=as_text(call["reply"]), usage=Usage.model_validate(usage or {}), model=call["model"], finish_reason=call["finish"] or "stop",
-        tool_calls=tuple(requests), cached=call["cached"], request=call["request"] or {},
-    )  # fmt: skip
+        text=as_text(call["reply"]),
+        usage=Usage.model_validate(usage or {}),
+        model=call["model"],
+        finish_reason=call["finish"] or "stop",
+        tool_calls=tuple(requests),
+        cached=call["cached"],
+        request=call["request"] or {},
+    )

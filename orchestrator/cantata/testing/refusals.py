@@ -71,7 +71,9 @@ def _empty_messages(body: Body) -> Iterator[str]:
 def _empty_texts(body: Body) -> Iterator[str]:
     for number, message in enumerate(_objects(body.get("messages"))):
         texts = [part.get("text") for part in _objects(message.get("content")) if part.get("type") == "text"]
-        if "" in texts or (message.get("content") == "" and not message.get("tool_calls") and message.get("role") != "tool"):
+        if "" in texts or (
+            message.get("content") == "" and not message.get("tool_calls") and message.get("role") != "tool"
+        ):
             yield f"messages.{number}: text content blocks must be non-empty"
 
 
@@ -84,14 +86,20 @@ def _ends_with_a_space(body: Body) -> Iterator[str]:
 
 
 def _calls_before_a_user(body: Body) -> Iterator[str]:
-    spoken = [message for message in _objects(body.get("messages")) if message.get("role") not in ("system", "developer")]
+    spoken = [
+        message for message in _objects(body.get("messages")) if message.get("role") not in ("system", "developer")
+    ]
     if spoken and spoken[0].get("role") == "assistant" and spoken[0].get("tool_calls"):
         yield "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
 
 
 def _lost_signatures(body: Body) -> Iterator[str]:
     """Yield calls without the signature that others of the conversation have: each message's first call keeps it."""
-    calls = [[*_objects(message.get("tool_calls"))][:1] for message in _objects(body.get("messages")) if message.get("tool_calls")]
+    calls = [
+        [*_objects(message.get("tool_calls"))][:1]
+        for message in _objects(body.get("messages"))
+        if message.get("tool_calls")
+    ]
     signed = ["thought_signature" in json.dumps(call) for call in calls]
     if any(signed) and not all(signed):
         yield f"Function call is missing a thought_signature in functionCall parts. Position {signed.index(False) + 1}."
@@ -111,7 +119,9 @@ def _lost_reasoning(body: Body) -> Iterator[str]:
 
 
 def _tools(body: Body) -> Iterator[Mapping[str, JsonValue]]:
-    yield from (cast(Body, tool["function"]) for tool in _objects(body.get("tools")) if isinstance(tool.get("function"), dict))
+    yield from (
+        cast(Body, tool["function"]) for tool in _objects(body.get("tools")) if isinstance(tool.get("function"), dict)
+    )
 
 
 def _bad_names(body: Body) -> Iterator[str]:
@@ -194,7 +204,10 @@ def _strict_faults(schema: JsonValue, path: tuple[str, ...]) -> Iterator[tuple[t
         if schema.get("additionalProperties") is not False:
             yield path, "'additionalProperties' is required to be supplied and to be false."
         if missing := sorted(properties.keys() - {*cast("list[str]", schema.get("required") or [])}):
-            yield path, f"'required' is required to be an array including every key in properties. Missing {missing[0]!r}."
+            yield (
+                path,
+                f"'required' is required to be an array including every key in properties. Missing {missing[0]!r}.",
+            )
     for name in ("properties", "$defs", "definitions"):
         for key, value in cast(Body, schema.get(name) or {}).items():
             yield from _strict_faults(value, (*path, name, key))
@@ -211,7 +224,11 @@ def _json_schemas(body: Body) -> Iterator[str]:
 
 def _json_unnamed(body: Body) -> Iterator[str]:
     wanted = body.get("response_format")
-    if isinstance(wanted, dict) and wanted.get("type") == "json_object" and "json" not in json.dumps(body.get("messages")).lower():
+    if (
+        isinstance(wanted, dict)
+        and wanted.get("type") == "json_object"
+        and "json" not in json.dumps(body.get("messages")).lower()
+    ):
         yield "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
 
 
@@ -224,21 +241,31 @@ _OPENAI: tuple[Provider, ...] = ("openai",)
 CHECKS: Sequence[ProviderCheck] = (
     ProviderCheck(_empty_messages, _OPENAI, "platform.openai.com/docs/api-reference/chat/create: messages"),
     ProviderCheck(
-        _unanswered_calls, PROVIDERS, "github.com/anthropics/claude-code/issues/8210, read 2026-11-27; OpenAI's API reference: messages"
+        _unanswered_calls,
+        PROVIDERS,
+        "github.com/anthropics/claude-code/issues/8210, read 2026-11-27; OpenAI's API reference: messages",
     ),
     ProviderCheck(_empty_texts, ("anthropic",), "docs.anthropic.com/en/api/errors: invalid_request_error"),
     ProviderCheck(_ends_with_a_space, ("anthropic",), "docs.anthropic.com/en/api/errors: invalid_request_error"),
-    ProviderCheck(_calls_before_a_user, ("gemini",), "github.com/google-gemini/gemini-cli/issues/11814, read 2026-11-27"),
+    ProviderCheck(
+        _calls_before_a_user, ("gemini",), "github.com/google-gemini/gemini-cli/issues/11814, read 2026-11-27"
+    ),
     ProviderCheck(
         _lost_signatures,
         ("gemini",),
         "ai.google.dev/gemini-api/docs/thought-signatures; github.com/nearai/ironclaw/issues/1510, read 2026-11-27",
     ),
     ProviderCheck(_lost_reasoning, ("deepseek",), "github.com/decolua/9router/issues/773, read 2026-11-27"),
-    ProviderCheck(_bad_names, ("openai", "anthropic", "deepseek"), "platform.openai.com/docs/api-reference/chat/create: tools"),
+    ProviderCheck(
+        _bad_names, ("openai", "anthropic", "deepseek"), "platform.openai.com/docs/api-reference/chat/create: tools"
+    ),
     ProviderCheck(_too_many_tools, ("openai", "deepseek"), "github.com/julep-ai/julep/issues/330, read 2026-11-27"),
     ProviderCheck(_long_descriptions, _OPENAI, "github.com/getsentry/sentry-mcp/issues/106, read 2026-11-27"),
-    ProviderCheck(_alternatives_at_the_top, ("openai", "anthropic"), "github.com/dearlordylord/huly-mcp/issues/66, read 2026-11-27"),
+    ProviderCheck(
+        _alternatives_at_the_top,
+        ("openai", "anthropic"),
+        "github.com/dearlordylord/huly-mcp/issues/66, read 2026-11-27",
+    ),
     ProviderCheck(
         _arrays_without_items,
         ("openai", "gemini"),
@@ -247,5 +274,7 @@ CHECKS: Sequence[ProviderCheck] = (
     ProviderCheck(_undefined_required, ("gemini",), "github.com/iBUHub/AIStudioToAPI/issues/154, read 2026-11-27"),
     ProviderCheck(_open_schemas, _OPENAI, "platform.openai.com/docs/guides/structured-outputs: supported schemas"),
     ProviderCheck(_json_schemas, ("deepseek",), "github.com/BerriAI/litellm/pull/31466, read 2026-11-27"),
-    ProviderCheck(_json_unnamed, ("openai", "deepseek"), "github.com/browserbase/stagehand/issues/1204, read 2026-11-27"),
+    ProviderCheck(
+        _json_unnamed, ("openai", "deepseek"), "github.com/browserbase/stagehand/issues/1204, read 2026-11-27"
+    ),
 )

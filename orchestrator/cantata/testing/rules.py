@@ -19,7 +19,9 @@ class ToolCall(Value):
     """A tool call in a model's answer."""
 
     name: str | None = Field(description="null: the call has no name")
-    id: str | None = Field(default="", description="empty: `call_<n>`, counted through the conversation; null: none is sent")
+    id: str | None = Field(
+        default="", description="empty: `call_<n>`, counted through the conversation; null: none is sent"
+    )
     arguments: dict[str, JsonValue] | str = Field(
         default_factory=dict, description="an object, or text that is sent as it is, well formed or not"
     )
@@ -30,18 +32,26 @@ class Rule(Value):
 
     match: str = Field(default="", description="regular expression, searched in the last user message")
     model: str = Field(default="", description="regular expression, searched in the model's name")
-    after_tools: int | None = Field(default=None, ge=0, description="matches if the messages have exactly this many tool results")
+    after_tools: int | None = Field(
+        default=None, ge=0, description="matches if the messages have exactly this many tool results"
+    )
     times: int | None = Field(default=None, ge=1, description="how often the rule answers; unlimited if absent")
 
     reply: JsonValue = Field(default=None, description="text; other JSON is sent as text; absent or null: the echo")
     tool_calls: tuple[ToolCall, ...] = Field(default=(), description="tools the model asks for")
-    finish_reason: str | None = Field(default=None, description="why the model stopped; absent: stop or tool_calls; empty: null")
-    status: int = Field(default=200, ge=200, le=599, description="HTTP status; from 400 on, the reply is the error's message")
+    finish_reason: str | None = Field(
+        default=None, description="why the model stopped; absent: stop or tool_calls; empty: null"
+    )
+    status: int = Field(
+        default=200, ge=200, le=599, description="HTTP status; from 400 on, the reply is the error's message"
+    )
     headers: dict[str, str] = Field(default_factory=dict, description="more HTTP headers, such as Retry-After")
 
     delay_s: float = Field(default=0.0, ge=0, description="seconds before anything is sent")
     chunk_delay_s: float = Field(default=0.0, ge=0, description="seconds before each further piece of a stream")
-    truncate: int | None = Field(default=None, ge=0, description="bytes of the body that are sent before the connection is closed")
+    truncate: int | None = Field(
+        default=None, ge=0, description="bytes of the body that are sent before the connection is closed"
+    )
     expires: bool = Field(default=False, description="of a row in a batch: it gets no answer, and the batch expires")
     disconnect: bool = Field(default=False, description="close the connection instead of answering")
 
@@ -56,7 +66,9 @@ class Rule(Value):
 
     def fits(self, model: str, text: str, tool_results: int) -> bool:
         """Return whether this rule matches a request to this model with this last user message and number of tool results."""
-        return self.after_tools in (None, tool_results) and bool(re.search(self.model, model) and re.search(self.match, text))
+        return self.after_tools in (None, tool_results) and bool(
+            re.search(self.model, model) and re.search(self.match, text)
+        )
 
 
 Rules = TypeAdapter(tuple[Rule, ...])

@@ -30,9 +30,13 @@ class ScriptedModels:
     """A scripted model server in threads of this process, for as long as the `with` block runs."""
 
     def __init__(
-        self, rules: Sequence[Rule | Mapping[str, object]] = (), *, host: str = "127.0.0.1", port: int = 0,
+        self,
+        rules: Sequence[Rule | Mapping[str, object]] = (),
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
         refuse_like: Provider | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create a server; it listens, and answers within the `with` block.
 
         Args:
@@ -49,7 +53,9 @@ class ScriptedModels:
         """Its files and batches, as OpenAI's."""
         self._host = host
         self._http = _ScriptedServer((host, port), self)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="scripted-models", daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(POLL_S,), name="scripted-models", daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -102,10 +108,17 @@ class ScriptedModels:
 
     def _entry(self, body: JsonObject, authorization: str | None) -> JsonObject:
         return {
-            "at": time.time(), "until": None, "model": str(body.get("model", "")), "text": answers.last_user_text(body),
-            "stream": bool(body.get("stream")), "rule": None, "body": body, "authorization": authorization, "client_left": False,
+            "at": time.time(),
+            "until": None,
+            "model": str(body.get("model", "")),
+            "text": answers.last_user_text(body),
+            "stream": bool(body.get("stream")),
+            "rule": None,
+            "body": body,
+            "authorization": authorization,
+            "client_left": False,
             "batch": False,
-        }  # fmt: skip
+        }
 
     def _receive_row(self, body: JsonObject) -> Rule:
         rule, entry = self.receive(body, None)
@@ -116,7 +129,9 @@ class ScriptedModels:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -169,7 +184,14 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
             elif self.path.partition("?")[0].endswith("/chat/completions"):  # Azure's paths have a query
                 self._complete(body)
             else:
-                self._send(404, {"error": {"message": f"there is no {self.path!r} here; there are /v1/chat/completions and /script"}})
+                self._send(
+                    404,
+                    {
+                        "error": {
+                            "message": f"there is no {self.path!r} here; there are /v1/chat/completions and /script"
+                        }
+                    },
+                )
         except (json.JSONDecodeError, ConfigError) as error:
             self._send(400, {"error": {"message": str(error)}})
         except (_ConnectionCut, ConnectionError):
@@ -191,7 +213,12 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
         authorization = self.headers.get("Authorization")
         if refused := self.server.models.refuse(body, authorization):
             refusal, self._entry = refused
-            fault: JsonObject = {"message": refusal.message, "type": "invalid_request_error", "param": None, "code": None}
+            fault: JsonObject = {
+                "message": refusal.message,
+                "type": "invalid_request_error",
+                "param": None,
+                "code": None,
+            }
             self._send(400, {"error": fault | {"source": refusal.source}})
             return
         rule, entry = self.server.models.receive(body, authorization)
@@ -252,7 +279,11 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, value: JsonValue | bytes, rule: Rule | None = None) -> None:
         content = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), **(rule.headers if rule else {})}
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(content)),
+            **(rule.headers if rule else {}),
+        }
         self._start(status, headers)
         truncate = rule.truncate if rule else None
         self.wfile.write(content[:truncate])

@@ -38,7 +38,9 @@ def compiled(pattern: str) -> Pattern:
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ValueError(f"it has {len(pattern):,} characters, more than {MAX_PATTERN_CHARS:,}")
     if parts_of(pattern) > MAX_PATTERN_PARTS:
-        raise ValueError(f"it repeats more than {MAX_PATTERN_PARTS:,} parts; write {{0,N}} in place of {{N}}, or 'maxLength'")
+        raise ValueError(
+            f"it repeats more than {MAX_PATTERN_PARTS:,} parts; write {{0,N}} in place of {{N}}, or 'maxLength'"
+        )
     return _compiled(pattern)
 
 
@@ -101,6 +103,8 @@ class SearchTime:
             return pattern.search(str(text), timeout=self._left, concurrent=True) is not None
         except TimeoutError:
             self._left = 0.0
-            raise TimeoutError(f"the pattern {pattern.pattern[:200]!r} takes too long: the search has {self.seconds:g} s") from None
+            raise TimeoutError(
+                f"the pattern {pattern.pattern[:200]!r} takes too long: the search has {self.seconds:g} s"
+            ) from None
         finally:
             self._left -= time.thread_time() - begun

@@ -12,7 +12,11 @@ _MAX_GUESSES = 20  # of one Nearest: each compares with every known word, and th
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the known word most similar to this one; None if none is similar enough, from 0 (any) to 1 (equal)."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None) if len(word) <= _MAX_CHARS else None
+    return (
+        next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
+        if len(word) <= _MAX_CHARS
+        else None
+    )
 
 
 def hint(near: str | None) -> str:

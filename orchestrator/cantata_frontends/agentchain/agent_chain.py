@@ -89,7 +89,9 @@ class AgentChain:
         self._functions: dict[str, Path | None] = {}
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
         self._session = _session_of(session, cache_config)
-        self._turn = validated(TurnRequest, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s})
+        self._turn = validated(
+            TurnRequest, "AgentChain", {"text": "{input}", "session": self._session, "timeout_s": timeout_s}
+        )
         self._log = RunLog(log_dir, verbose=verbose)
         self.last_result: RunResult | None = None
         """The result of the last turn: its run's id, status, usage and more."""
@@ -103,7 +105,9 @@ class AgentChain:
             **own, "mode": self._mode, "max_history_tokens": max_history_tokens, "auto_include_history": auto_include_history,
         }  # fmt: skip
         self._team = self._build_team(self._agents)
-        self._log.write("AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session})
+        self._log.write(
+            "AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session}
+        )
         for warning in (*_unused(self._mode, given), *warnings, *history_warnings, *without_effect):
             self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
 
@@ -117,10 +121,14 @@ class AgentChain:
                 router = read_router(given["router"], strategy, self._prompt_folders, self._functions)
                 rules = read_rules(given["rules"], self._functions)
                 as_given = {key: given[key] for key in ("default_agent", "max_internal_steps")}
-                return {**as_given, "router": router, "rules": rules, "strategy": strategy}, router_warnings(given["router"])
+                return {**as_given, "router": router, "rules": rules, "strategy": strategy}, router_warnings(
+                    given["router"]
+                )
             case "broadcast":
                 synthesizer, fault = read_synthesizer(given["synthesizer_config"], self._prompt_folders)
-                return {"synthesizer": synthesizer}, [f"{fault}; the answers are not merged, but returned as JSON"] if fault else []
+                return {"synthesizer": synthesizer}, [
+                    f"{fault}; the answers are not merged, but returned as JSON"
+                ] if fault else []
         return {}, []
 
     # --- turns ------------------------------------------------------------------------------------------------------
@@ -167,7 +175,9 @@ class AgentChain:
 
     async def _ask(self, turn: TurnRequest) -> str:
         on_event = LogWriter(turn, self._team, self._log) if self._log.is_wanted else None
-        self.last_result = result = await TurnCall(self.definitions, turn, on_event=on_event, source="AgentChain").result_async()
+        self.last_result = result = await TurnCall(
+            self.definitions, turn, on_event=on_event, source="AgentChain"
+        ).result_async()
         return as_text(answer_of(result))
 
     def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> TurnRequest:
@@ -262,7 +272,11 @@ class AgentChain:
         return validated(Team, "AgentChain", {**self._team_fields, "agents": list(agents)})
 
 
-_DEFAULTS = {name: each.default for name, each in inspect.signature(AgentChain).parameters.items() if each.kind is not each.VAR_KEYWORD}
+_DEFAULTS = {
+    name: each.default
+    for name, each in inspect.signature(AgentChain).parameters.items()
+    if each.kind is not each.VAR_KEYWORD
+}
 _ROUTER_PARAMETERS = ("router", "rules", "router_strategy", "default_agent", "max_internal_steps")
 _PARAMETER_MODES = {**dict.fromkeys(_ROUTER_PARAMETERS, "router"), "synthesizer_config": "broadcast"}
 """Parameter → the only mode that uses it."""
@@ -270,7 +284,9 @@ _PARAMETER_MODES = {**dict.fromkeys(_ROUTER_PARAMETERS, "router"), "synthesizer_
 
 def _unused(mode: str, given: Mapping[str, object]) -> list[str]:
     """Return a warning for each parameter that the mode does not use."""
-    unused = [name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _PARAMETER_MODES[name]]
+    unused = [
+        name for name, value in given.items() if value and value != _DEFAULTS[name] and mode != _PARAMETER_MODES[name]
+    ]
     return [f"{name} is used in mode {_PARAMETER_MODES[name]!r} only, and this is {mode!r}" for name in unused]
 
 
@@ -281,7 +297,10 @@ _OF_A_FILE = ("path", "include_all_agents")
 def _without_effect(cache_config: Mapping[str, Any] | None) -> list[str]:
     """Return a warning for each part of `cache_config` that has no effect."""
     found = [key for key in _OF_A_FILE if key in (cache_config or {})]
-    return [f"cache_config: {key!r} has no effect: conversations are stored in Redis; 'name' is the session" for key in found]
+    return [
+        f"cache_config: {key!r} has no effect: conversations are stored in Redis; 'name' is the session"
+        for key in found
+    ]
 
 
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:

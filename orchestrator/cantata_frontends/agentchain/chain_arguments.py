@@ -19,7 +19,14 @@ from cantata_frontends.promptchain.prompt_chain import prompt_folders
 MODES = ("router", "pipeline", "round_robin", "broadcast")
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
-ROUTER_KEYS = ("models", "instructions", "decision_prompt_template", "decision_prompt_templates", "timeout_s", "retries")
+ROUTER_KEYS = (
+    "models",
+    "instructions",
+    "decision_prompt_template",
+    "decision_prompt_templates",
+    "timeout_s",
+    "retries",
+)
 _OWN_KEYS = (*ROUTER_KEYS, "additional_prompt_dirs")
 _WITHOUT_EFFECT = ("full_history", "store_steps", "verbose")
 """Parameters of a PromptChain that do not change what a router decides."""
@@ -48,14 +55,18 @@ def read_strategy(given: str) -> Strategy:
     raise ValueError(f"router_strategy {given!r} is not known{did_you_mean(str(given), STRATEGIES)}")
 
 
-def read_router(given: Mapping[str, Any] | Function | None, strategy: Strategy, folders: Sequence[Path], functions: Functions) -> Router:
+def read_router(
+    given: Mapping[str, Any] | Function | None, strategy: Strategy, folders: Sequence[Path], functions: Functions
+) -> Router:
     """Return the router that a dict or a function describes. Raises ValueError, TypeError or ConfigError."""
     if given is None:
         raise ValueError(
             "execution_mode 'router' needs a router: a dict with models, instructions and decision_prompt_template, or a function"
         )
     if isinstance(given, Mapping):
-        return _model_router(given, strategy, [*prompt_folders(given.get("additional_prompt_dirs") or ())[:-1], *folders])
+        return _model_router(
+            given, strategy, [*prompt_folders(given.get("additional_prompt_dirs") or ())[:-1], *folders]
+        )
     if isinstance(given, type) or not callable(given):
         raise TypeError(f"a router is a dict or a function of (user_input, history, agent_descriptions), not {given!r}")
     return validated(Router, "router", {"function": _named_router(given, functions)})
@@ -66,7 +77,9 @@ def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequenc
         if key == "step_timeout_s" and given[key]:
             raise ValueError("router: a router has no 'step_timeout_s'; write 'timeout_s'")
         if key in _REFUSED and given[key]:
-            raise ValueError(f"router: {key!r} is not available, since a router is one model call; give a function as the router")
+            raise ValueError(
+                f"router: {key!r} is not available, since a router is one model call; give a function as the router"
+            )
         if key not in (*_OWN_KEYS, *_WITHOUT_EFFECT, *_REFUSED) and nearest(key, _OWN_KEYS):
             raise ValueError(f"router: unknown key {key!r}{did_you_mean(key, _OWN_KEYS)}")
     models, instructions = given.get("models"), given.get("instructions")
@@ -93,7 +106,9 @@ def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequenc
 def router_warnings(given: object) -> list[str]:
     """Return a warning for each key of a router that has no effect."""
     keys = given if isinstance(given, Mapping) else ()
-    return [f"router: {key!r} has no effect, since a router is one model call" for key in keys if key in _WITHOUT_EFFECT]
+    return [
+        f"router: {key!r} has no effect, since a router is one model call" for key in keys if key in _WITHOUT_EFFECT
+    ]
 
 
 def _templates(given: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
@@ -113,7 +128,9 @@ def _text(given: object, key: str, folders: Sequence[Path]) -> str:
     if not isinstance(given, str) or not given.strip():
         raise ValueError(f"router: {key!r} is a text, not {given!r}")
     text = text_of(given, folders)
-    return _with_plain_braces(text if "{user_input}" in text else text.replace("{input}", "{user_input}"))  # as some of its guides write
+    return _with_plain_braces(
+        text if "{user_input}" in text else text.replace("{input}", "{user_input}")
+    )  # as some of its guides write
 
 
 def _with_plain_braces(template: str) -> str:
@@ -228,7 +245,9 @@ _SOURCES = {"user": "user", "system": "system_error"}
 """The `exclude_sources` that are no agents → who wrote a message."""
 
 
-def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> tuple[dict[str, History], list[str]]:
+def read_histories(
+    given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]
+) -> tuple[dict[str, History], list[str]]:
     """Return the history settings of agents, from `agent_history_configs`, and warnings. Raises ValueError."""
     configs = given or {}
     check_known(configs, agents, "agent_history_configs")

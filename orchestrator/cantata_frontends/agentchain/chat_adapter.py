@@ -31,9 +31,14 @@ class ChainChatBackend(ChatBackend):
         target = {"team": None, "agent": agent, "send_history": send_history} if agent else {}
         turn = self._turn_template.model_copy(update={"text": text, "session": self.session, **target})
         if agent:
-            self._log.write("direct_call_detected", {"session": self.session, "agent": agent, "send_history": send_history})
+            self._log.write(
+                "direct_call_detected", {"session": self.session, "agent": agent, "send_history": send_history}
+            )
             if agent not in self.agents:
-                self._log.write("direct_call_agent_not_found", {"session": self.session, "agent": agent, "agents": list(self.agents)})
+                self._log.write(
+                    "direct_call_agent_not_found",
+                    {"session": self.session, "agent": agent, "agents": list(self.agents)},
+                )
                 raise unknown_agent_error(agent, self.agents)
         run = self._turn_client.submit_turn(**turn.model_dump(exclude_defaults=True))
         if self._log.is_wanted:

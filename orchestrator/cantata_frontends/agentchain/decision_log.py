@@ -47,7 +47,9 @@ def _rules(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEn
     else:
         if "rule" in step.info:
             yield LogEntry("simple_router_match", {"internal_step": number, "agent": agent, "rule": step.info["rule"]})
-        yield LogEntry("router_decision", _choice_fields(str(step.info.get("source")), agent, refined=False, number=number))
+        yield LogEntry(
+            "router_decision", _choice_fields(str(step.info.get("source")), agent, refined=False, number=number)
+        )
 
 
 def _router(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
@@ -55,7 +57,9 @@ def _router(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogE
         yield LogEntry("router_error", {"internal_step": round_of(step), "error": error})
     else:
         text = text_of(step.output)
-        yield LogEntry("complex_router_output", {"internal_step": round_of(step), "output": text, "output_length": len(text)})
+        yield LogEntry(
+            "complex_router_output", {"internal_step": round_of(step), "output": text, "output_length": len(text)}
+        )
 
 
 def _route(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
@@ -72,9 +76,14 @@ def _route(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEn
         yield LogEntry("static_plan_created", {"plan": info["plan"], "source": source})
     elif strategy == "dynamic_decomposition" and (agent or "next_action" in info):
         action = info.get("next_action", "call_agent")
-        yield LogEntry("dynamic_decomp_decision", {"internal_step": number, "next_action": action, "agent": agent, "source": source})
+        yield LogEntry(
+            "dynamic_decomp_decision",
+            {"internal_step": number, "next_action": action, "agent": agent, "source": source},
+        )
     elif agent is not None:
-        yield LogEntry("router_decision", _choice_fields(source, agent, refined=bool(info.get("refined")), number=number))
+        yield LogEntry(
+            "router_decision", _choice_fields(source, agent, refined=bool(info.get("refined")), number=number)
+        )
 
 
 def _reply(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
@@ -93,9 +102,13 @@ def _reply(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEn
 
 def _synthesizer(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:
     if error is not None or "model" not in step.info:
-        yield LogEntry("broadcast_synthesis_error", {"error": error or step.info.get("unmerged", "the answers are not merged")})
+        yield LogEntry(
+            "broadcast_synthesis_error", {"error": error or step.info.get("unmerged", "the answers are not merged")}
+        )
     else:
-        yield LogEntry("broadcast_synthesis_success", {"model": step.info["model"], "response_length": length_of(step.output)})
+        yield LogEntry(
+            "broadcast_synthesis_success", {"model": step.info["model"], "response_length": length_of(step.output)}
+        )
 
 
 def _collect(step: StepRecord, error: str | None, strategy: str) -> Iterator[LogEntry]:

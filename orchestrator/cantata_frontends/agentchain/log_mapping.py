@@ -36,7 +36,9 @@ class LogMapping:
         self._team = team
         self._steps = steps
         self._mode = DIRECT if turn.agent else team.mode
-        self._strategy = team.strategy if self._mode == "router" and team.strategy != "single_agent_dispatch" else self._mode
+        self._strategy = (
+            team.strategy if self._mode == "router" and team.strategy != "single_agent_dispatch" else self._mode
+        )
         self._agents: dict[str, _Running] = {}
         self._rounds: set[int] = set()
         self._accepted_ms = 0
@@ -69,7 +71,10 @@ class LogMapping:
     def _start_entries(self) -> Iterator[LogEntry]:
         if self._mode == DIRECT:
             length = len(self._turn.text)
-            yield LogEntry("run_direct_start", {"agent": self._turn.agent, "input_length": length, "send_history": self._turn.send_history})
+            yield LogEntry(
+                "run_direct_start",
+                {"agent": self._turn.agent, "input_length": length, "send_history": self._turn.send_history},
+            )
             return
         yield LogEntry("process_input_start", {"mode": self._mode, "input": self._turn.text})
         if self._mode == "router":
@@ -81,7 +86,10 @@ class LogMapping:
             return
         yield LogEntry("history_add", {"role": "user", "content_length": len(self._turn.text)})
         if result.status != "succeeded":
-            yield LogEntry("history_add", {"role": "system_error", "content_length": len(result.error.message if result.error else "")})
+            yield LogEntry(
+                "history_add",
+                {"role": "system_error", "content_length": len(result.error.message if result.error else "")},
+            )
         elif length := length_of(result.output):
             yield LogEntry("history_add", {"role": "assistant", "content_length": length})
         else:
@@ -92,13 +100,17 @@ class LogMapping:
         error = result.error.message if result.error else None
         if self._mode == DIRECT:
             if result.status == "succeeded":
-                yield LogEntry("run_direct_finished", {"agent": self._turn.agent, "response_length": length_of(result.output)})
+                yield LogEntry(
+                    "run_direct_finished", {"agent": self._turn.agent, "response_length": length_of(result.output)}
+                )
             else:
                 yield LogEntry("run_direct_error", {"agent": self._turn.agent, "status": result.status, "error": error})
             yield LogEntry("run_direct_end", {"agent": self._turn.agent, "duration_ms": took_ms})
             return
         if result.status == "exhausted":
-            yield LogEntry("router_max_steps_reached", {"max_internal_steps": self._team.max_internal_steps, "message": error})
+            yield LogEntry(
+                "router_max_steps_reached", {"max_internal_steps": self._team.max_internal_steps, "message": error}
+            )
         if result.error and result.error.code == "no_agent":
             yield LogEntry("agent_selection_failed", {"error": error})
         if self._mode == "pipeline" and result.status == "succeeded" and not length_of(result.output):
@@ -134,11 +146,19 @@ class LogMapping:
         if self._mode == DIRECT:
             return
         root, _, inner = step.step_id.partition("/")
-        if not inner and event.step_state == "running" and root not in self._agents and step.spec.work.startswith("agents:"):
-            running = self._agents[root] = _Running(step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms)
+        if (
+            not inner
+            and event.step_state == "running"
+            and root not in self._agents
+            and step.spec.work.startswith("agents:")
+        ):
+            running = self._agents[root] = _Running(
+                step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms
+            )
             text, with_history = self._input_of(step)
             yield LogEntry(
-                f"{_EVENT_PREFIXES[self._strategy]}_start", {**self._agent_fields(running), **self._input_fields(text, with_history)}
+                f"{_EVENT_PREFIXES[self._strategy]}_start",
+                {**self._agent_fields(running), **self._input_fields(text, with_history)},
             )
         if not event.ends_step or root not in self._agents:
             return
@@ -149,10 +169,14 @@ class LogMapping:
         if event.step_state == "done":
             running.answer = text_of(step.output)
             length: Fields = {"response_length": len(running.answer)}
-            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_success", {**self._agent_fields(running), **length, **took})
+            yield LogEntry(
+                f"{_EVENT_PREFIXES[self._strategy]}_success", {**self._agent_fields(running), **length, **took}
+            )
         else:
             error = step.error.message if step.error else event.type
-            yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_error", {**self._agent_fields(running), "error": error, **took})
+            yield LogEntry(
+                f"{_EVENT_PREFIXES[self._strategy]}_error", {**self._agent_fields(running), "error": error, **took}
+            )
 
     def _agent_fields(self, running: _Running) -> Fields:
         """Return the fields that name an agent and its position in the turn."""
@@ -188,7 +212,10 @@ class LogMapping:
             yield LogEntry("router_internal_step_start", {"step": number, "input_length": len(text)})
         if step.spec.kind != "team.rules":
             asks_again = "fault" in step.spec.params
-            yield LogEntry("prepare_full_decision_prompt", {"internal_step": number, "input_length": len(text), "asks_again": asks_again})
+            yield LogEntry(
+                "prepare_full_decision_prompt",
+                {"internal_step": number, "input_length": len(text), "asks_again": asks_again},
+            )
 
 
 class _Running:

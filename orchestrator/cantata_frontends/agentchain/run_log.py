@@ -49,14 +49,20 @@ class RunLog:
         if self._folder is None:
             return None
         with _writing:
-            return self._file or _files.setdefault((os.getpid(), self._folder), Path(self._folder) / f"run_{_stamp()}.jsonl")
+            return self._file or _files.setdefault(
+                (os.getpid(), self._folder), Path(self._folder) / f"run_{_stamp()}.jsonl"
+            )
 
     def for_chat(self) -> RunLog:
         """Return a log with the same settings and a file of its own for a chat."""
         name = f"router_chat_{_stamp()}_{uuid.uuid4().hex[:8]}.jsonl"
-        return RunLog(self._folder, verbose=self._verbose, file=None if self._folder is None else Path(self._folder) / name)
+        return RunLog(
+            self._folder, verbose=self._verbose, file=None if self._folder is None else Path(self._folder) / name
+        )
 
-    def write(self, event: str, fields: Mapping[str, JsonValue], *, at_ms: int | None = None, warns: bool = False) -> None:
+    def write(
+        self, event: str, fields: Mapping[str, JsonValue], *, at_ms: int | None = None, warns: bool = False
+    ) -> None:
         """Write an entry: an event with its fields, at a time by Redis's clock, or now."""
         at = datetime.now(UTC) if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
         log.log(logging.WARNING if warns else logging.INFO, "%s", summary := _summary(event, fields))
@@ -64,7 +70,10 @@ class RunLog:
             print(summary, flush=True)  # noqa: T201  # what `verbose` is documented to do
         if file := self.file:
             self._append(
-                file, json.dumps({"timestamp": at.isoformat(timespec="milliseconds"), "event": event, **fields}, ensure_ascii=False)
+                file,
+                json.dumps(
+                    {"timestamp": at.isoformat(timespec="milliseconds"), "event": event, **fields}, ensure_ascii=False
+                ),
             )
 
     def _append(self, file: Path, line: str) -> None:
@@ -75,7 +84,9 @@ class RunLog:
                     opened.write(line + "\n")
         except OSError as error:
             if not self._failed:
-                log.warning("the run log cannot be written to %s: %s; runs are not affected", file, error.strerror or error)
+                log.warning(
+                    "the run log cannot be written to %s: %s; runs are not affected", file, error.strerror or error
+                )
             self._failed = True
 
 

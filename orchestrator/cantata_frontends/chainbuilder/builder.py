@@ -118,7 +118,9 @@ class ChainBuilder(MemoryMethods):
         """Return whether `inject_chain` would succeed: False if the source depends on the target, or there is no such position."""
         return plan.can_inject(self._state.plan(), target_chain_id, source_chain_id, position)
 
-    def merge_chains(self, chain_ids: Sequence[str], new_chain_id: str, execution_mode: Mode = "serial", group: str | None = None) -> None:
+    def merge_chains(
+        self, chain_ids: Sequence[str], new_chain_id: str, execution_mode: Mode = "serial", group: str | None = None
+    ) -> None:
         """Create a chain of the instructions of others, by default in the group "merged". The sources of a serial one must have run."""
         self._state.change(lambda old: plan.merge(old, chain_ids, new_chain_id, mode=execution_mode, group=group))
 
@@ -126,7 +128,9 @@ class ChainBuilder(MemoryMethods):
         """Reorder a chain's steps by their indexes, from 0; by default those that refer to other chains' outputs go last."""
         self._state.change(lambda old: plan.reorder(old, chain_id, new_order))
 
-    def create_tasks(self, head_chain_id: str, execution_mode: Mode = "parallel", group: str | None = None) -> list[str]:
+    def create_tasks(
+        self, head_chain_id: str, execution_mode: Mode = "parallel", group: str | None = None
+    ) -> list[str]:
         """Create a chain for each task that a completed head chain listed: `head_1`, `head_2`, ...; return their ids.
 
         They depend on the head and are in its group by default. Raises ValueError if the head is not completed or listed no tasks.
@@ -142,7 +146,9 @@ class ChainBuilder(MemoryMethods):
 
         def change(old: BuilderPlan) -> BuilderPlan:
             for chain_id, task in made.items():
-                old = plan.create_task(old, chain_id, task, head_chain_id, mode=execution_mode, group=group or head.group)
+                old = plan.create_task(
+                    old, chain_id, task, head_chain_id, mode=execution_mode, group=group or head.group
+                )
             return old
 
         self._state.change(change)
@@ -161,7 +167,9 @@ class ChainBuilder(MemoryMethods):
         """Like `execute_chain`, for coroutines. Cancelling it cancels the run."""
         return (await self._result_async([chain_id], input_data))[chain_id]
 
-    def execute_group(self, group: str, input_data: str, parallel_executor: Executor | None = None) -> dict[str, JsonValue]:
+    def execute_group(
+        self, group: str, input_data: str, parallel_executor: Executor | None = None
+    ) -> dict[str, JsonValue]:
         """Run the chains of a group and return their outputs, by chain.
 
         Serial chains run one after the other, parallel and independent ones as soon as their dependencies are completed. Chains that depend
@@ -224,19 +232,30 @@ class ChainBuilder(MemoryMethods):
         before = self._state.record_started(chain_ids, run_id_of(key))
         try:
             return client.submit_chain(request, idempotency_key=key, labels={**self._labels, "builder": self.name})
-        except ConfigError:  # it was refused; after a lost connection it may have been accepted, which `progress` finds out
+        except (
+            ConfigError
+        ):  # it was refused; after a lost connection it may have been accepted, which `progress` finds out
             self._state.write(before)
             raise
 
     def _done(self, chains: BuilderPlan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
         """Return the outputs of dependencies that are not among the chains; wait for those that run."""
-        needed = {each: chain_id for chain_id in chain_ids for each in chains.member(chain_id).dependencies if each not in chain_ids}
-        for run_id in dict.fromkeys(each.run_id for each in self._state.progress(list(needed)).values() if each.status == "running"):
+        needed = {
+            each: chain_id
+            for chain_id in chain_ids
+            for each in chains.member(chain_id).dependencies
+            if each not in chain_ids
+        }
+        for run_id in dict.fromkeys(
+            each.run_id for each in self._state.progress(list(needed)).values() if each.status == "running"
+        ):
             shared_client().run(run_id).wait()
         found = self._state.progress(list(needed))
         for each, chain_id in needed.items():
             if found[each].status != "completed":
-                raise ValueError(f"Dependency {each!r} must be executed before {chain_id!r}: it is {found[each].status}")
+                raise ValueError(
+                    f"Dependency {each!r} must be executed before {chain_id!r}: it is {found[each].status}"
+                )
         return {each: progress.output for each, progress in found.items()}
 
     def _result(self, run: ChainRun, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
@@ -251,7 +270,11 @@ class ChainBuilder(MemoryMethods):
         for chain_id, progress in failed.items():
             message = progress.error.message if progress.error else record.status
             log.warning("run %s: chain %s failed: %s", run.run_id, chain_id, message)
-            if record.status != "succeeded" or chains.member(chain_id).execution_mode != "independent" or len(chain_ids) == 1:
+            if (
+                record.status != "succeeded"
+                or chains.member(chain_id).execution_mode != "independent"
+                or len(chain_ids) == 1
+            ):
                 code = progress.error.code if progress.error else record.status
                 status = record.status if record.status != "succeeded" else "failed"
                 raise RunError(f"chain {chain_id!r} failed: {message}", run_id=run.run_id, status=status, code=code)
@@ -288,7 +311,9 @@ class ChainBuilder(MemoryMethods):
 
     def get_group_status(self, group: str) -> dict[str, Status]:
         """Return the status of each chain of a group. Raises ValueError for a group without chains."""
-        return {each: progress.status for each, progress in self._state.progress(self._state.plan().group(group)).items()}
+        return {
+            each: progress.status for each, progress in self._state.progress(self._state.plan().group(group)).items()
+        }
 
     def get_chain_error(self, chain_id: str) -> str | None:
         """Return the message of a chain's failure, if it failed."""

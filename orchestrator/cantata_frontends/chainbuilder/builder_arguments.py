@@ -26,9 +26,13 @@ def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, 
     In a template without `{instruction}`, each text takes the place of `{input}`.
     """
     if technique not in get_args(Technique):
-        raise ValueError(f"technique is 'normal' or 'head-tail', not {technique!r}{did_you_mean(technique, get_args(Technique))}")
+        raise ValueError(
+            f"technique is 'normal' or 'head-tail', not {technique!r}{did_you_mean(technique, get_args(Technique))}"
+        )
     if not isinstance(instruction, str) or not any(gap in instruction for gap in PLACEHOLDERS):
-        raise ValueError(f"Template missing required placeholder: {PLACEHOLDERS[0]} (or {PLACEHOLDERS[1]}), in {instruction!r}")
+        raise ValueError(
+            f"Template missing required placeholder: {PLACEHOLDERS[0]} (or {PLACEHOLDERS[1]}), in {instruction!r}"
+        )
     if step_timeout_s <= 0:
         raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
     duration_of(step_timeout_s, "step_timeout_s")
@@ -39,11 +43,15 @@ def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, 
     )
 
 
-def read_parts(instructions: object, technique: Technique, chainbreakers: Sequence[Callable[..., Any]] | None = None) -> ChainParts:
+def read_parts(
+    instructions: object, technique: Technique, chainbreakers: Sequence[Callable[..., Any]] | None = None
+) -> ChainParts:
     """Return a chain's parts. Its instructions are a PromptChain's, or with the technique head-tail also one text. Raises ValueError."""
     if isinstance(instructions, str):
         if technique != "head-tail":
-            raise ValueError("First chain must provide instruction list: a single text is for the technique 'head-tail'")
+            raise ValueError(
+                "First chain must provide instruction list: a single text is for the technique 'head-tail'"
+            )
         instructions = [instructions]
     if not isinstance(instructions, Sequence):
         raise ValueError(f"instructions is a list of texts, functions, agentic steps and chains, not {instructions!r}")
@@ -100,7 +108,11 @@ def _json_tasks(text: str) -> list[str]:
         found = json.loads(fenced)
     except ValueError:
         return []
-    return [each.strip() for each in found if each.strip()] if isinstance(found, list) and all(isinstance(e, str) for e in found) else []
+    return (
+        [each.strip() for each in found if each.strip()]
+        if isinstance(found, list) and all(isinstance(e, str) for e in found)
+        else []
+    )
 
 
 def _marked_tasks(text: str) -> list[str]:

@@ -76,7 +76,9 @@ class BuilderState:
             if found[PLAN_FIELD] is None:
                 return {PLAN_FIELD: _text(plan)}
             if not exist_ok:
-                raise ValueError(f"a builder {self._name!r} exists already; continue with it by exist_ok=True, or by ChainBuilder.open")
+                raise ValueError(
+                    f"a builder {self._name!r} exists already; continue with it by exist_ok=True, or by ChainBuilder.open"
+                )
             if self._plan(found[PLAN_FIELD]).base != plan.base:
                 raise ValueError(
                     f"builder {self._name!r} exists with another model, instruction, technique or step_timeout_s; "
@@ -93,7 +95,9 @@ class BuilderState:
     def change(self, change: Callable[[BuilderPlan], BuilderPlan], *, restarted: str | None = None) -> None:
         """Change the plan, and forget the progress of the chain `restarted`; if `change` raises, both stay as they are."""
         forgotten = {} if restarted is None else {_progress_field(restarted): _text(ChainProgress())}
-        self._stored.update([PLAN_FIELD], lambda found: {PLAN_FIELD: _text(change(self._plan(found[PLAN_FIELD]))), **forgotten})
+        self._stored.update(
+            [PLAN_FIELD], lambda found: {PLAN_FIELD: _text(change(self._plan(found[PLAN_FIELD]))), **forgotten}
+        )
 
     def progress(self, chain_ids: Sequence[str]) -> dict[str, ChainProgress]:
         """Return the progress of chains."""
@@ -135,7 +139,10 @@ class BuilderState:
 
         def change(stored: Fields) -> Mapping[str, str]:
             before.update({chain_id: _progress(stored[_progress_field(chain_id)]) for chain_id in chain_ids})
-            return {_progress_field(chain_id): _text(ChainProgress(status="running", run_id=run_id)) for chain_id in chain_ids}
+            return {
+                _progress_field(chain_id): _text(ChainProgress(status="running", run_id=run_id))
+                for chain_id in chain_ids
+            }
 
         self._stored.update([_progress_field(chain_id) for chain_id in chain_ids], change)
         return before
@@ -154,7 +161,9 @@ class BuilderState:
 
     def write(self, progress: Mapping[str, ChainProgress]) -> None:
         """Store the progress of chains."""
-        self._stored.update([], lambda _: {_progress_field(chain_id): _text(each) for chain_id, each in progress.items()})
+        self._stored.update(
+            [], lambda _: {_progress_field(chain_id): _text(each) for chain_id, each in progress.items()}
+        )
 
     def _plan(self, text: str | None) -> BuilderPlan:
         if text is None:

@@ -67,7 +67,9 @@ class BuilderPlan(Value):
     agents: dict[str, Agent] = Field(default_factory=dict)
     tools: dict[str, Tool] = Field(default_factory=dict)
     folder: str | None = None
-    tasks: dict[str, str] = Field(default_factory=dict, description="placeholder → the task that a model listed, whose braces are its own")
+    tasks: dict[str, str] = Field(
+        default_factory=dict, description="placeholder → the task that a model listed, whose braces are its own"
+    )
 
     def member(self, chain_id: str) -> BuilderChain:
         """Return a chain. Raises ValueError if there is none of this id."""
@@ -102,13 +104,17 @@ class BuilderPlan(Value):
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> BuilderPlan:
+def create(
+    plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]
+) -> BuilderPlan:
     """Return the plan with one more chain."""
     _check_id(chain_id)
     if chain_id in plan.chains:
         raise ValueError(f"Chain {chain_id!r} already exists")
     if mode not in get_args(Mode):
-        raise ValueError(f"execution_mode is {', '.join(map(repr, get_args(Mode)))}, not {mode!r}{did_you_mean(mode, get_args(Mode))}")
+        raise ValueError(
+            f"execution_mode is {', '.join(map(repr, get_args(Mode)))}, not {mode!r}{did_you_mean(mode, get_args(Mode))}"
+        )
     if not isinstance(group, str) or not group.strip():
         raise ValueError(f"a group is a text that names it, not {group!r}")
     if isinstance(dependencies, str) or not isinstance(dependencies, Sequence):
@@ -117,12 +123,18 @@ def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, g
         plan.member(dependency)
     needed = list(dict.fromkeys(dependencies))
     member = BuilderChain(
-        instructions=parts.instructions, chainbreakers=parts.chainbreakers, execution_mode=mode, group=group, dependencies=needed
+        instructions=parts.instructions,
+        chainbreakers=parts.chainbreakers,
+        execution_mode=mode,
+        group=group,
+        dependencies=needed,
     )
     return _with_chain(_with_parts(plan, parts), chain_id, member)
 
 
-def replace(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> BuilderPlan:
+def replace(
+    plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]
+) -> BuilderPlan:
     """Return the plan with one more chain, in place of one with its id. Raises ValueError if it would depend on itself."""
     if isinstance(dependencies, list | tuple) and chain_id in dependencies:
         raise ValueError(f"chain {chain_id!r} cannot depend on itself: leave it out of its dependencies")
@@ -133,7 +145,9 @@ def replace(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, 
         made = made.model_copy(update={"chains": {each: made.chains[each] for each in plan.chains}})
     for dependency in made.chains[chain_id].dependencies:
         if made.depends_on(dependency, chain_id):
-            raise ValueError(f"chain {dependency!r} depends on {chain_id!r}, so {chain_id!r} cannot depend on it: they would form a cycle")
+            raise ValueError(
+                f"chain {dependency!r} depends on {chain_id!r}, so {chain_id!r} cannot depend on it: they would form a cycle"
+            )
     return made
 
 
@@ -155,7 +169,9 @@ def inject(plan: BuilderPlan, target: str, source: str, position: int) -> Builde
     """Return the plan with a copy of one chain's instructions in another, which then also has the dependencies of the source."""
     member, injected = plan.member(target), plan.member(source)
     if not can_inject(plan, target, source):
-        raise ValueError(f"chain {source!r} depends on {target!r}, so it cannot be injected into it: the dependencies would form a cycle")
+        raise ValueError(
+            f"chain {source!r} depends on {target!r}, so it cannot be injected into it: the dependencies would form a cycle"
+        )
     needed = [*member.dependencies, *(each for each in injected.dependencies if each != target)]
     spliced = _with_inserted(member, injected.instructions, position)
     return _with_chain(plan, target, spliced.model_copy(update={"dependencies": list(dict.fromkeys(needed))}))
@@ -177,7 +193,14 @@ def merge(plan: BuilderPlan, chain_ids: Sequence[str], new_id: str, *, mode: Mod
     instructions = [instruction for member in merged for instruction in member.instructions]
     needed = [dependency for member in merged for dependency in member.dependencies]
     sources = list(chain_ids) if mode == "serial" else []
-    return create(plan, new_id, ChainParts(instructions=instructions), mode=mode, group=group or MERGED, dependencies=[*sources, *needed])
+    return create(
+        plan,
+        new_id,
+        ChainParts(instructions=instructions),
+        mode=mode,
+        group=group or MERGED,
+        dependencies=[*sources, *needed],
+    )
 
 
 def reorder(plan: BuilderPlan, chain_id: str, order: Sequence[int] | None) -> BuilderPlan:
@@ -188,8 +211,12 @@ def reorder(plan: BuilderPlan, chain_id: str, order: Sequence[int] | None) -> Bu
         needs = needs_of_steps(plan, chain_id)
         order = sorted(steps, key=lambda step: bool(needs[step]))
     if not isinstance(order, Sequence) or not all(type(step) is int for step in order) or sorted(order) != list(steps):
-        raise ValueError(f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {order!r}")
-    return _with_chain(plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]}))
+        raise ValueError(
+            f"the new order of {chain_id!r} names each of its steps once: {', '.join(map(str, steps))}; not {order!r}"
+        )
+    return _with_chain(
+        plan, chain_id, member.model_copy(update={"instructions": [member.instructions[step] for step in order]})
+    )
 
 
 def needs_of_steps(plan: BuilderPlan, chain_id: str) -> dict[int, list[str]]:
@@ -218,27 +245,41 @@ def _with_chain(plan: BuilderPlan, chain_id: str, member: BuilderChain) -> Build
 def _with_parts(plan: BuilderPlan, parts: ChainParts) -> BuilderPlan:
     """Return the plan with the definitions that more instructions refer to."""
     if plan.folder and parts.folder and plan.folder != parts.folder:
-        raise ValueError(f"the chains use functions from two folders, {plan.folder} and {parts.folder}; workers import from one only")
+        raise ValueError(
+            f"the chains use functions from two folders, {plan.folder} and {parts.folder}; workers import from one only"
+        )
     for name, tool in parts.tools.items():
         if plan.tools.get(name, tool) != tool:
             raise ValueError(f"tool {name!r} is a different tool in another chain of this builder; rename one")
     return plan.model_copy(
-        update={"agents": {**plan.agents, **parts.agents}, "tools": {**plan.tools, **parts.tools}, "folder": plan.folder or parts.folder}
+        update={
+            "agents": {**plan.agents, **parts.agents},
+            "tools": {**plan.tools, **parts.tools},
+            "folder": plan.folder or parts.folder,
+        }
     )
 
 
 def _without_unused(plan: BuilderPlan) -> BuilderPlan:
     """Return the plan without the agents and tools that none of its chains uses."""
-    parts: dict[str, Agent | BuilderChain] = {**plan.agents, **{f"chain {chain_id}": member for chain_id, member in plan.chains.items()}}
+    parts: dict[str, Agent | BuilderChain] = {
+        **plan.agents,
+        **{f"chain {chain_id}": member for chain_id, member in plan.chains.items()},
+    }
     nested = {
-        name: [each.agent for each in part.instructions if isinstance(each, NestedStep) and each.agent] for name, part in parts.items()
+        name: [each.agent for each in part.instructions if isinstance(each, NestedStep) and each.agent]
+        for name, part in parts.items()
     }
     reached = reach(parts.keys() - plan.agents.keys(), nested)
     used = {name: part for name, part in parts.items() if name in reached}
     names = {name for part in used.values() for name in getattr(part, "tools", ())}
-    names |= {name for part in used.values() for each in part.instructions for name in getattr(each, "tools", None) or ()}
+    names |= {
+        name for part in used.values() for each in part.instructions for name in getattr(each, "tools", None) or ()
+    }
     agents = {name: agent for name, agent in plan.agents.items() if name in used}
-    tools = {name: tool for name, tool in plan.tools.items() if any(f"{each}.".startswith(f"{name}.") for each in names)}
+    tools = {
+        name: tool for name, tool in plan.tools.items() if any(f"{each}.".startswith(f"{name}.") for each in names)
+    }
     return plan.model_copy(update={"agents": agents, "tools": tools})
 
 
@@ -247,4 +288,6 @@ def _with_inserted(member: BuilderChain, more: Sequence[Instruction], position: 
     if not isinstance(position, int) or position > count:
         raise ValueError(f"position is the step to insert before, 0 to {count}, or -1 for the end; not {position!r}")
     insert_at = count if position < 0 else position
-    return member.model_copy(update={"instructions": [*member.instructions[:insert_at], *more, *member.instructions[insert_at:]]})
+    return member.model_copy(
+        update={"instructions": [*member.instructions[:insert_at], *more, *member.instructions[insert_at:]]}
+    )

@@ -35,14 +35,18 @@ def definitions_of(plan: BuilderPlan, chain_ids: Iterable[str], folder: str) -> 
     chains = {
         chain_id: Agent(
             models=[plan.base.model],
-            instructions=[_in_base_template(plan.base, instruction) for instruction in plan.chains[chain_id].instructions],
+            instructions=[
+                _in_base_template(plan.base, instruction) for instruction in plan.chains[chain_id].instructions
+            ],
             chainbreakers=plan.chains[chain_id].chainbreakers,
             timeout_s=plan.base.step_timeout_s,
             stream=False,
         )
         for chain_id in chain_ids
     }
-    return Definitions(folder=plan.folder or folder, agents={**plan.agents, **chains, FAILED: FAILED_CHAIN}, tools=plan.tools)
+    return Definitions(
+        folder=plan.folder or folder, agents={**plan.agents, **chains, FAILED: FAILED_CHAIN}, tools=plan.tools
+    )
 
 
 def request_of(
@@ -82,12 +86,20 @@ def _start(roots: Sequence[str]) -> ChainNode:
 
 def _chain(plan: BuilderPlan, chain_id: str, together: Sequence[str]) -> ChainNode:
     member = plan.chains[chain_id]
-    named = {name for instruction in member.instructions for name in templates.names(template(_in_base_template(plan.base, instruction)))}
+    named = {
+        name
+        for instruction in member.instructions
+        for name in templates.names(template(_in_base_template(plan.base, instruction)))
+    }
     reads = {
-        each: json.dumps(each) if each in together else f"input.done.{json.dumps(each)}" for each in member.dependencies if each in named
+        each: json.dumps(each) if each in together else f"input.done.{json.dumps(each)}"
+        for each in member.dependencies
+        if each in named
     }
     tasks = {placeholder: _literal(task) for placeholder, task in plan.tasks.items() if placeholder in named}
-    return ChainNode(node_id=chain_id, kind="agent", name=chain_id, input_map={"input": "input.input", **reads, **tasks})
+    return ChainNode(
+        node_id=chain_id, kind="agent", name=chain_id, input_map={"input": "input.input", **reads, **tasks}
+    )
 
 
 def _literal(text: str) -> str:
@@ -102,7 +114,9 @@ def _with_gate(node: ChainNode, waits_for: Sequence[str], *, alone: bool) -> lis
     if len(waits_for) < 2:
         return [node.model_copy(update={"deps": list(waits_for)})]
     all_done = " && ".join(f"{json.dumps(each)} != `null`" for each in waits_for)
-    gate = ChainNode(node_id=f"{node.node_id}?", kind="branch", condition=all_done, true_node=node.node_id, deps=list(waits_for))
+    gate = ChainNode(
+        node_id=f"{node.node_id}?", kind="branch", condition=all_done, true_node=node.node_id, deps=list(waits_for)
+    )
     return [gate, node]
 
 
@@ -112,7 +126,9 @@ def _in_base_template(base: BuilderBase, instruction: Instruction) -> Instructio
         case str():
             return templates.fill(base.instruction, {"instruction": instruction})
         case PromptStep():
-            return instruction.model_copy(update={"prompt": templates.fill(base.instruction, {"instruction": instruction.prompt})})
+            return instruction.model_copy(
+                update={"prompt": templates.fill(base.instruction, {"instruction": instruction.prompt})}
+            )
     return instruction
 
 
@@ -142,7 +158,9 @@ def call(executor: Executor, chain_ids: Sequence[str], text: str) -> dict[str, A
         with ThreadPoolExecutor(1) as beside:  # this thread may run an event loop already
             answer = beside.submit(asyncio.run, _awaited(answer)).result()
     if not isinstance(answer, Mapping) or set(answer) != set(chain_ids):
-        raise ValueError(f"parallel_executor returns the outputs of {', '.join(map(repr, chain_ids))}, by chain; not {answer!r}")
+        raise ValueError(
+            f"parallel_executor returns the outputs of {', '.join(map(repr, chain_ids))}, by chain; not {answer!r}"
+        )
     return dict(answer)
 
 

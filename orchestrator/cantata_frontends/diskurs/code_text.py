@@ -21,7 +21,11 @@ NAMES = (
     "PromptValidationError", "Role", "RoutingRule", "ToolDependency", "ToolDescription", "prompt_field", "tool",
 )  # fmt: skip
 """The names that each of these modules has here."""
-_FIELDS_OF_BASES: Mapping[str, set[str]] = {"PromptArgument": set(), "JsonSerializable": set(), "LongtermMemory": {"user_query"}}
+_FIELDS_OF_BASES: Mapping[str, set[str]] = {
+    "PromptArgument": set(),
+    "JsonSerializable": set(),
+    "LongtermMemory": {"user_query"},
+}
 
 
 @lru_cache(maxsize=1)
@@ -61,7 +65,9 @@ def _import_faults(part: str, names: Collection[str]) -> Iterator[str]:
         yield f"there is no module {f'{PACKAGE}.{part}'!r} here{hint(nearest(part, PARTS))}"
         return
     known = (*NAMES, "*") if part else (*NAMES, *PARTS, "*")
-    yield from (f"there is no {name!r} in 'diskurs' here{hint(nearest(name, known))}" for name in names if name not in known)
+    yield from (
+        f"there is no {name!r} in 'diskurs' here{hint(nearest(name, known))}" for name in names if name not in known
+    )
 
 
 def fields_of(file: Path, name: str, inheriting: Collection[str] = ()) -> set[str] | None:
@@ -69,7 +75,11 @@ def fields_of(file: Path, name: str, inheriting: Collection[str] = ()) -> set[st
     found = definition_of(f"{file.stem}:{name}", folder=file.parent)
     if found is None or not isinstance(found.node, ast.ClassDef) or name in inheriting:
         return None
-    fields = {each.target.id for each in found.node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
+    fields = {
+        each.target.id
+        for each in found.node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
     for base in found.node.bases:
         base_name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
         own = fields_of(found.file, base_name, {*inheriting, name}) if isinstance(base, ast.Name) else None

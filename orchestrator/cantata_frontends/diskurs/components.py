@@ -20,12 +20,16 @@ from cantata_frontends.diskurs.spelling import variable_of
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key must not stand in a file; write ${OPENAI_API_KEY} or the like, and set the variable in the environment of the workers"
 
-_NO_ENTRA_ID = "no token of Entra ID is requested: the key comes from the workers' environment, {}the variable of 'apiKey'"
+_NO_ENTRA_ID = (
+    "no token of Entra ID is requested: the key comes from the workers' environment, {}the variable of 'apiKey'"
+)
 
 
 def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
     """Return the models, by name."""
-    return {entry.name: _llm(reader, ("llms", i), entry) for i, entry in reader.entries("llms", schema.LlmEntry).items()}
+    return {
+        entry.name: _llm(reader, ("llms", i), entry) for i, entry in reader.entries("llms", schema.LlmEntry).items()
+    }
 
 
 def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> ConversationModel:
@@ -38,9 +42,11 @@ def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> 
         reader.fault((*path, "apiKey"), _NO_SECRETS)
     given = {"api_base": entry.endpoint, "api_version": entry.api_version}
     return ConversationModel(
-        model=f"{entry.type}/{entry.model_name}", params={key: value for key, value in given.items() if value is not None},
-        api_key_variable=variable, max_tokens=entry.model_max_tokens,
-    )  # fmt: skip
+        model=f"{entry.type}/{entry.model_name}",
+        params={key: value for key, value in given.items() if value is not None},
+        api_key_variable=variable,
+        max_tokens=entry.model_max_tokens,
+    )
 
 
 def modules_of(reader: DiskursConfigReader) -> dict[str, str]:
@@ -53,16 +59,23 @@ def modules_of(reader: DiskursConfigReader) -> dict[str, str]:
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "location")):
             continue  # the validation of the whole file reports it
         with reader.file_faults(("customModules", i)):
-            found[str(entry["name"]).rpartition(".")[2]] = reader.files.name(reader.files.resolve(str(entry["location"])))
+            found[str(entry["name"]).rpartition(".")[2]] = reader.files.name(
+                reader.files.resolve(str(entry["location"]))
+            )
     return found
 
 
 def tools_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ConversationTool]:
     """Return the tools, by name."""
-    return {entry.name: _tool(reader, ("tools", i), entry, modules) for i, entry in reader.entries("tools", schema.ToolEntry).items()}
+    return {
+        entry.name: _tool(reader, ("tools", i), entry, modules)
+        for i, entry in reader.entries("tools", schema.ToolEntry).items()
+    }
 
 
-def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.ToolEntry, modules: Mapping[str, str]) -> ConversationTool:
+def _tool(
+    reader: DiskursConfigReader, path: KeyPath, entry: schema.ToolEntry, modules: Mapping[str, str]
+) -> ConversationTool:
     for i, name in enumerate(entry.dependencies):
         reader.check_known((*path, "dependencies", i), name, reader.named("toolDependencies"), "tool dependency")
     function = CodeReference(file="", name=entry.function_name)
@@ -71,8 +84,16 @@ def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.ToolEntry, m
         return ConversationTool(function=function)
     is_made = bool(entry.configs or entry.dependencies)
     with reader.file_faults((*path, "functionName")):
-        file = _module(reader, entry.module_name, modules) if entry.module_name else reader.files.resolve(str(entry.module_path))
-        found = reader.files.code(file, f"create_{entry.function_name}") if is_made else _function(reader, file, entry.function_name)
+        file = (
+            _module(reader, entry.module_name, modules)
+            if entry.module_name
+            else reader.files.resolve(str(entry.module_path))
+        )
+        found = (
+            reader.files.code(file, f"create_{entry.function_name}")
+            if is_made
+            else _function(reader, file, entry.function_name)
+        )
         function = CodeReference(file=found.file, name=entry.function_name)
     return ConversationTool(function=function, configs=entry.configs, dependencies=entry.dependencies)
 
@@ -97,7 +118,10 @@ def dependencies_of(
     for i, entry in reader.entries("toolDependencies", schema.DependencyEntry).items():
         if entry.module_name is None or entry.class_name is None:
             record = reader.fault if entry.name in used else reader.warn
-            record(("toolDependencies", i), f"'moduleName' and 'className' of {entry.name!r} are missing, so no tool can use it")
+            record(
+                ("toolDependencies", i),
+                f"'moduleName' and 'className' of {entry.name!r} are missing, so no tool can use it",
+            )
             continue
         with reader.file_faults(("toolDependencies", i, "className")):
             made_by = reader.files.code(_module(reader, entry.module_name, modules), entry.class_name)
@@ -112,9 +136,15 @@ def memory_of(
     if entry is None:
         return None
     with reader.file_faults(("longtermMemory",)):
-        own = [Path(each.prompt.file).parent for each in agents.values() if each.kind == "conductor" and each.prompt.file]
+        own = [
+            Path(each.prompt.file).parent for each in agents.values() if each.kind == "conductor" and each.prompt.file
+        ]
         locations = [entry.location] if entry.location else [*map(str, own), "."]
-        files = [file for location in locations for file in reader.files.candidates(reader.files.resolve(location), _MEMORY_FILES)]
+        files = [
+            file
+            for location in locations
+            for file in reader.files.candidates(reader.files.resolve(location), _MEMORY_FILES)
+        ]
         return reader.files.first_code(files, entry.type)
     return None
 

@@ -36,7 +36,9 @@ def read_folder(
     _drop_unknown_keys(reader)
     conversation = _conversation_config(reader)
     for file in sorted(reader.files.code_files):
-        reader.faults += [Fault(fault, f"{reader.files.name(file)}, line {line}") for line, fault in import_faults(file)]
+        reader.faults += [
+            Fault(fault, f"{reader.files.name(file)}, line {line}") for line, fault in import_faults(file)
+        ]
     faults = in_order(reader.faults)
     if conversation is None or without_warnings(faults):
         raise ConfigError(faults, source=document.source)
@@ -67,9 +69,15 @@ def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | No
         return None
     reader.check_known(("firstContact",), config.first_contact, reader.named("agents"), "agent")
     return ConversationConfig(
-        first_contact=config.first_contact, agents=agents, llms=llms, tools=tools, dependencies=dependencies, modules=modules,
-        memory=components.memory_of(reader, config.longterm_memory, agents), keeps_memory=config.conversation_store.is_persistent,
-    )  # fmt: skip
+        first_contact=config.first_contact,
+        agents=agents,
+        llms=llms,
+        tools=tools,
+        dependencies=dependencies,
+        modules=modules,
+        memory=components.memory_of(reader, config.longterm_memory, agents),
+        keeps_memory=config.conversation_store.is_persistent,
+    )
 
 
 def _config(reader: DiskursConfigReader) -> schema.DiskursFile | None:

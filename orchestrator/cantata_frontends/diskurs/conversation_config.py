@@ -52,7 +52,9 @@ class BranchCode(Value):
 
     branch: CodeReference = Field(description="called with the conversation; returns a list of conversations")
     join: CodeReference = Field(description="called with the list; returns one conversation")
-    invoke_on_final: bool = Field(False, description="whether the model is asked once more, about the joined conversation")
+    invoke_on_final: bool = Field(
+        False, description="whether the model is asked once more, about the joined conversation"
+    )
 
 
 class PromptSource(Value):
@@ -60,12 +62,18 @@ class PromptSource(Value):
 
     file: str | None = Field(None, description="prompt.py, path from the configuration's folder")
     argument: str | None = Field(None, description="class of the prompt's arguments, and of the replies")
-    system_argument: str | None = Field(None, description="class of the system prompt's own arguments, if it has its own")
+    system_argument: str | None = Field(
+        None, description="class of the system prompt's own arguments, if it has its own"
+    )
     memory: str | None = Field(None, description="class of a conductor's own long-term memory")
-    names: dict[str, str] = Field(default_factory=dict, description="function → its name in the file; empty: Diskurs's default")
+    names: dict[str, str] = Field(
+        default_factory=dict, description="function → its name in the file; empty: Diskurs's default"
+    )
     system: str | None = Field(None, description="Jinja; the default template of the agent's kind if absent")
     user: str | None = Field(None, description="Jinja; the default template of the agent's kind if absent")
-    form: str | None = Field(None, description="Jinja with `schema`: the required form of a reply; a default template if absent")
+    form: str | None = Field(
+        None, description="Jinja with `schema`: the required form of a reply; a default template if absent"
+    )
     parts: dict[str, str] = Field(default_factory=dict, description="the templates that these include, by name")
 
 
@@ -83,23 +91,37 @@ class ConversationAgent(Value):
     max_dispatches: int = Field(50, ge=1, le=10_000, description="conductor: turns until it gives up")
     locked_fields: dict[str, JsonValue] = Field(default_factory=dict, description="arguments that never change")
     takes_memory: bool = Field(True, description="whether its arguments are initialised from the long-term memory")
-    final_properties: list[str] = Field(default_factory=list, description="finalizer: the arguments that are the result")
-    render_prompt: bool = Field(True, description="heuristic: whether its user prompt is added to the conversation afterwards")
-    rules: list[HandoverRule] = Field(default_factory=list, description="conductor: evaluated before the model is asked")
+    final_properties: list[str] = Field(
+        default_factory=list, description="finalizer: the arguments that are the result"
+    )
+    render_prompt: bool = Field(
+        True, description="heuristic: whether its user prompt is added to the conversation afterwards"
+    )
+    rules: list[HandoverRule] = Field(
+        default_factory=list, description="conductor: evaluated before the model is asked"
+    )
     fallback_to_llm: bool = Field(True, description="conductor: whether the model is asked if no rule matches")
-    descriptions: dict[str, str] = Field(default_factory=dict, description="conductor: descriptions of its agents that replace their own")
+    descriptions: dict[str, str] = Field(
+        default_factory=dict, description="conductor: descriptions of its agents that replace their own"
+    )
     finalizer: str | None = Field(None, description="conductor: the agent that builds the result")
     supervisor: str | None = Field(None, description="conductor: the conductor that continues when this one is done")
-    judge: str | None = Field(None, description="conductor: the predicate agent that decides whether the conversation is done")
+    judge: str | None = Field(
+        None, description="conductor: the predicate agent that decides whether the conversation is done"
+    )
     branches: BranchCode | None = Field(None, description="parallel_multistep: the code that splits and joins")
 
 
 class ConversationTool(Value):
     """A function that models may call."""
 
-    function: CodeReference = Field(description="the function, or the name that with the prefix `create_` is its factory")
+    function: CodeReference = Field(
+        description="the function, or the name that with the prefix `create_` is its factory"
+    )
     configs: dict[str, JsonValue] = Field(default_factory=dict, description="the first argument of its factory")
-    dependencies: list[str] = Field(default_factory=list, description="names under `dependencies`, passed to its factory by name")
+    dependencies: list[str] = Field(
+        default_factory=list, description="names under `dependencies`, passed to its factory by name"
+    )
 
 
 class ConversationDependency(Value):
@@ -117,9 +139,13 @@ class ConversationConfig(Value):
     llms: dict[str, ConversationModel] = Field(default_factory=dict, description="by name")
     tools: dict[str, ConversationTool] = Field(default_factory=dict, description="by name")
     dependencies: dict[str, ConversationDependency] = Field(default_factory=dict, description="by name")
-    memory: CodeReference | None = Field(None, description="class of the long-term memory of conductors without their own")
+    memory: CodeReference | None = Field(
+        None, description="class of the long-term memory of conductors without their own"
+    )
     modules: dict[str, str] = Field(default_factory=dict, description="module that code may import → its file")
-    keeps_memory: bool = Field(True, description="whether the next turn of a session continues with the long-term memory")
+    keeps_memory: bool = Field(
+        True, description="whether the next turn of a session continues with the long-term memory"
+    )
 
     def memory_of(self, conductor: str) -> CodeReference | None:
         """Return the class of a conductor's long-term memory; None for the default class."""

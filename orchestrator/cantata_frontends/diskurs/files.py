@@ -20,7 +20,10 @@ from cantata.values import JsonValue
 from cantata_frontends.diskurs.conversation_config import CodeReference
 from cantata_frontends.diskurs.schema import Section
 
-SPELLINGS = {"system": ("system_template.jinja2", "system_prompt.jinja2"), "user": ("user_template.jinja2", "user_prompt.jinja2")}
+SPELLINGS = {
+    "system": ("system_template.jinja2", "system_prompt.jinja2"),
+    "user": ("user_template.jinja2", "user_prompt.jinja2"),
+}
 """Both names of each template."""
 
 
@@ -93,7 +96,9 @@ class FolderFiles:
             raise FileFault(f"there is no file {self.name(path)}, which should define {name!r}")
         self.code_files.add(path)
         if fault := fault_of(f"{path.stem}:{name}", folder=path.parent):
-            raise FileFault(fault.replace("function", "function or class", 1) if fault.startswith("function") else fault)
+            raise FileFault(
+                fault.replace("function", "function or class", 1) if fault.startswith("function") else fault
+            )
         return CodeReference(file=self.name(path), name=name)
 
     def first_code(self, paths: Iterable[Path], name: str) -> CodeReference:
@@ -155,7 +160,9 @@ class DiskursConfigReader:
         needless = sorted(entry.model_fields_set.difference(known))
         for key in needless:
             self.warn((*path, to_camel(key)), f"{to_camel(key)!r} has no effect on {what}")
-        return type(entry).model_validate(entry.model_dump(exclude={*needless}, exclude_unset=True)) if needless else entry
+        return (
+            type(entry).model_validate(entry.model_dump(exclude={*needless}, exclude_unset=True)) if needless else entry
+        )
 
     def named(self, section: str) -> dict[str, JsonValue]:
         """Return the entries of a section that have a name, by name, valid or not."""

@@ -14,10 +14,14 @@ files = ()
 
 def detects(path: Path, document: Document | None) -> bool:
     """Return whether a document is a Diskurs configuration: it has a `firstContact`."""
-    return document is not None and any(value_at(document.data, key) is not None for key in ("firstContact", "first_contact"))
+    return document is not None and any(
+        value_at(document.data, key) is not None for key in ("firstContact", "first_contact")
+    )
 
 
-def load(path: Path, document: Document | None, *, read: Callable[[Path], Document], environment: Mapping[str, str]) -> Configuration:
+def load(
+    path: Path, document: Document | None, *, read: Callable[[Path], Document], environment: Mapping[str, str]
+) -> Configuration:
     """Read a `config.yml` with the folders of its agents. Raises ConfigError with every fault."""
     from cantata_frontends.diskurs.configuration import read_folder  # noqa: PLC0415  # takes 2 MB
 

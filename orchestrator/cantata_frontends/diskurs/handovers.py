@@ -62,7 +62,9 @@ STEP_KINDS = (
 def extension_of(config: ConversationConfig) -> Extension:
     """Return the configuration as definitions carry it. The step that answers a turn initialises the long-term memory."""
     settings = config.model_dump(mode="json", exclude_defaults=True)
-    return Extension(kind="diskurs.open", agents=list(config.agents), first_agent=config.first_contact, settings=settings)
+    return Extension(
+        kind="diskurs.open", agents=list(config.agents), first_agent=config.first_contact, settings=settings
+    )
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,22 @@ def ask(turn: AgentTurn, config: ConversationConfig, *, before: str) -> Graph:
     reads = {"@conversation": f"{RAW}{before}", "@turn_start": f"{RAW}{turn.base}"}
     work = f"{'conductors' if agent.kind == 'conductor' else 'agents'}:{turn.agent}"
     asking = Step(
-        id=f"{turn.base}/ask.{turn.asked}", kind="diskurs.ask", queue="agents", work=work, reads=reads, params=turn.params,
-        retries=RETRIES, cheap=False, expands=bool(agent.tools),
-    )  # fmt: skip
+        id=f"{turn.base}/ask.{turn.asked}",
+        kind="diskurs.ask",
+        queue="agents",
+        work=work,
+        reads=reads,
+        params=turn.params,
+        retries=RETRIES,
+        cheap=False,
+        expands=bool(agent.tools),
+    )
     reading = _code(
-        "diskurs.read", f"{turn.base}/read.{turn.asked}", {**reads, "@reply": asking.id}, turn.params, work=f"diskurs:{turn.agent}"
+        "diskurs.read",
+        f"{turn.base}/read.{turn.asked}",
+        {**reads, "@reply": asking.id},
+        turn.params,
+        work=f"diskurs:{turn.agent}",
     )
     return Graph(steps=(asking, reading), edges=(Edge(source=asking.id, target=reading.id),), exit=reading.id)
 
@@ -132,7 +145,9 @@ def ask_rules(turn: AgentTurn, *, before: str) -> Graph:
 
 def return_verdict(turn: AgentTurn, conductor: str, *, before: str) -> Graph:
     """Return to a conductor with the verdict of its predicate agent."""
-    return _only(_behind("diskurs.visit", f"{turn.base}/judged", replace(turn, agent=conductor, judges=""), before, judged=True))
+    return _only(
+        _behind("diskurs.visit", f"{turn.base}/judged", replace(turn, agent=conductor, judges=""), before, judged=True)
+    )
 
 
 def finalize(turn: AgentTurn, *, before: str) -> Graph:
@@ -149,7 +164,13 @@ def fail(turn: AgentTurn, conductor: str, *, before: str, code: str, reason: str
 def run_branches(turn: AgentTurn, *, before: str, count: int) -> Graph:
     """Run the branches of a parallel agent's turn in parallel, and join them."""
     parts = [
-        _behind("diskurs.begin", f"{turn.base}/branch.{i}", replace(turn, base=f"{turn.base}/branch.{i}", part="branch"), before, branch=i)
+        _behind(
+            "diskurs.begin",
+            f"{turn.base}/branch.{i}",
+            replace(turn, base=f"{turn.base}/branch.{i}", part="branch"),
+            before,
+            branch=i,
+        )
         for i in range(count)
     ]
     reads = {f"@branch/{i}": part.id for i, part in enumerate(parts)}
@@ -167,7 +188,9 @@ def split(turn: AgentTurn, *, before: str) -> Graph:
 def ask_after_join(turn: AgentTurn, *, before: str) -> Graph:
     """Ask a parallel agent's model once more, about the joined conversation."""
     base = f"{turn.base}/joined"
-    return _only(_behind("diskurs.begin", base, replace(turn, base=base, part="joined", trial=1, step=1, asked=1), before))
+    return _only(
+        _behind("diskurs.begin", base, replace(turn, base=base, part="joined", trial=1, step=1, asked=1), before)
+    )
 
 
 def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before: str) -> Graph:
@@ -192,7 +215,9 @@ def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> Step:
     """Return the step of a tool call that a model asked for. The model gets a failure as the result, so it does not fail the agent."""
     call: dict[str, JsonValue] = {"tool": name, "parameters": dict(arguments)}
-    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", expands=False).model_copy(update={"on_error": "skip"})
+    return _code("diskurs.tool", step_id, {}, call, work=f"tools:{name}", expands=False).model_copy(
+        update={"on_error": "skip"}
+    )
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -200,12 +225,29 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """Return a step of a turn that reads only the state of the conversation."""
-    return _code(kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, work=f"diskurs:{turn.agent}", expands=expands)
+    return _code(
+        kind,
+        step_id,
+        {"@conversation": f"{RAW}{before}"},
+        {**turn.params, **more},
+        work=f"diskurs:{turn.agent}",
+        expands=expands,
+    )
 
 
-def _code(kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True) -> Step:
+def _code(
+    kind: str,
+    step_id: str,
+    reads: Mapping[str, str],
+    params: Mapping[str, JsonValue],
+    *,
+    work: str,
+    expands: bool = True,
+) -> Step:
     """Return a step that runs code of the configuration's folder."""
-    return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=expands)
+    return Step(
+        id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=expands
+    )
 
 
 def _only(step: Step) -> Graph:

@@ -109,20 +109,30 @@ class PromptReader:
                     given[key] = ""
         functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
         if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
-            self.reader.fault((*self.path, "userPromptArgumentClass"), "it is the older name of 'promptArgumentClass'; keep that")
+            self.reader.fault(
+                (*self.path, "userPromptArgumentClass"), "it is the older name of 'promptArgumentClass'; keep that"
+            )
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
         if argument is None and self.prompt.type not in _WITH_DEFAULTS:
-            self.reader.fault(self.path, "'promptArgumentClass' is missing: the class of the arguments that the prompt is rendered with")
+            self.reader.fault(
+                self.path,
+                "'promptArgumentClass' is missing: the class of the arguments that the prompt is rendered with",
+            )
         return PromptSource(
-            file=self.reader.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
-            system_argument=given.get("system_prompt_argument_class"), names=functions,
-        )  # fmt: skip
+            file=self.reader.files.name(file) if file.is_file() else None,
+            argument=argument,
+            memory=given.get("longterm_memory_class"),
+            system_argument=given.get("system_prompt_argument_class"),
+            names=functions,
+        )
 
     def _is_replaced(self, file: Path, key: str, name: str) -> bool:
         """Return whether Diskurs's default takes the place of a function, with a warning: none of the file is called so, or nearly so."""
         if key not in _REPLACED or not file.is_file() or nearest(name, names_in(file)):
             return False
-        self.reader.warn((*self.path, to_camel(key)), f"{self.reader.files.name(file)} has no function {name!r}: {_REPLACED[key]}")
+        self.reader.warn(
+            (*self.path, to_camel(key)), f"{self.reader.files.name(file)} has no function {name!r}: {_REPLACED[key]}"
+        )
         return True
 
     # --- names of fields --------------------------------------------------------------------------------------------

@@ -158,7 +158,16 @@ _HEURISTIC_KEYS = _COMMON_KEYS | {"llm", "tools", "render_prompt"}
 AGENT_KEYS: Mapping[AgentKind, frozenset[str]] = {
     "conductor": frozenset(
         _COMMON_KEYS
-        | {"llm", "max_trials", "max_dispatches", "rules", "fallback_to_llm", "agent_descriptions", "finalizer_name", "supervisor"}
+        | {
+            "llm",
+            "max_trials",
+            "max_dispatches",
+            "rules",
+            "fallback_to_llm",
+            "agent_descriptions",
+            "finalizer_name",
+            "supervisor",
+        }
         | {"can_finalize_name"}
     ),
     "multistep": frozenset(_MULTISTEP_KEYS),
@@ -173,7 +182,14 @@ AGENT_KEYS: Mapping[AgentKind, frozenset[str]] = {
 }
 """The keys of an agent of each type."""
 
-_CONDUCTOR_PROMPT_KEYS = {"longterm_memory_class", "can_finalize_name", "finalize_name", "fail_name", "is_valid_name", "is_final_name"}
+_CONDUCTOR_PROMPT_KEYS = {
+    "longterm_memory_class",
+    "can_finalize_name",
+    "finalize_name",
+    "fail_name",
+    "is_valid_name",
+    "is_final_name",
+}
 _CLASS_PROMPT_KEYS = {
     "type", "location", "prompt_argument_class", "user_prompt_argument_class", "system_prompt_argument_class", "json_formatting_template",
 }  # fmt: skip

@@ -24,7 +24,9 @@ def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
     faults: list[Fault] = []
     data = _renamed(document.data, (), document, faults)
     source_map = document.source_map
-    return dataclasses.replace(document, data=data, source_map=(lambda: _renamed_node(source_map())) if source_map else None), faults
+    return dataclasses.replace(
+        document, data=data, source_map=(lambda: _renamed_node(source_map())) if source_map else None
+    ), faults
 
 
 def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
@@ -44,7 +46,9 @@ def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Docu
         name, default = found[1], found[2]
         if (value := environ.get(name, default)) is not None:
             return value
-        faults.append(document.fault(path, f"the environment variable {name!r} is not set; set it, or write ${{{name}:default}}"))
+        faults.append(
+            document.fault(path, f"the environment variable {name!r} is not set; set it, or write ${{{name}:default}}")
+        )
         return ""
 
     return dataclasses.replace(document, data=filled(document.data, ())), faults
@@ -75,6 +79,7 @@ def _renamed_node(node: SourceNode) -> SourceNode:
         return dataclasses.replace(node, inside={key: _renamed_node(each) for key, each in node.inside.items()})
     lines: dict[str | int, int] = {to_camel(str(key)): line for key, line in node.lines.items()}
     inside: dict[str | int, SourceNode] = {
-        to_camel(str(key)): each if to_camel(str(key)) in FREE_FORM_SECTIONS else _renamed_node(each) for key, each in node.inside.items()
+        to_camel(str(key)): each if to_camel(str(key)) in FREE_FORM_SECTIONS else _renamed_node(each)
+        for key, each in node.inside.items()
     }
     return dataclasses.replace(node, lines=lines, inside=inside)

@@ -55,7 +55,9 @@ class AgentReader:
     def agent(self, name: str, part: ConfigPart) -> None:
         """Read an agent."""
         if not isinstance(part.value, dict | None) and part.value != name:
-            part.fault(f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}")
+            part.fault(
+                f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}"
+            )
         part.check_keys(AGENT)
         for item in part.at("tools").items():
             if isinstance(item.value, dict) and item.has("id") and item.value["id"] not in self._symbols.tool_names:
@@ -100,7 +102,9 @@ class AgentReader:
     def _prompt(self, part: ConfigPart) -> str:
         """Return a text, or the content of the file that it names."""
         text = self._resolved(part)
-        for variable in dict.fromkeys(found[0] for found in _ENV.finditer(part.text()) if found[2] and found[0] != text):
+        for variable in dict.fromkeys(
+            found[0] for found in _ENV.finditer(part.text()) if found[2] and found[0] != text
+        ):
             part.warn(
                 f"{variable!r} stays as it is: only a value that is nothing else is replaced, because prompts are stored with each run"
             )
@@ -108,7 +112,10 @@ class AgentReader:
         if file is None:
             if self._symbols.folder and is_name_of_file(text):
                 folder = self._symbols.folder
-                known = filter(is_name_of_file, (str(each.relative_to(folder)) for each in (*folder.glob("*"), *folder.glob("*/*"))))
+                known = filter(
+                    is_name_of_file,
+                    (str(each.relative_to(folder)) for each in (*folder.glob("*"), *folder.glob("*/*"))),
+                )
                 part.fault(f"there is no file {text!r} in the configuration's folder{hint(nearest(text, known))}")
             return text
         if self._symbols.folder and not lies_in(self._symbols.folder, file):
@@ -131,7 +138,12 @@ class AgentReader:
         function, command = _first_in(locations, "function"), _first_in(locations, "command")
         url, arguments = _first_in(locations, "url", "mcp_url"), _first_in(locations, "args")
         program = next(
-            (str(item.value) for item in (arguments.items() if arguments else ()) if str(item.value).startswith("langswarm")), ""
+            (
+                str(item.value)
+                for item in (arguments.items() if arguments else ())
+                if str(item.value).startswith("langswarm")
+            ),
+            "",
         )
         command = None if program else command
         if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
@@ -153,12 +165,16 @@ class AgentReader:
             part.check_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which describes its own tools")
             self._server(name, command, url, locations, part)
         else:
-            part.check_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"} | self._extra(part), TOOL, "a tool with methods")
+            part.check_keys(
+                TOOL - _OF_SERVERS - {"parameters", "metadata"} | self._extra(part), TOOL, "a tool with methods"
+            )
             self._methods(name, part)
 
     def _own_program(self, name: str, program: str, part: ConfigPart) -> None:
         """Read a tool that is a program of LangSwarm's own: the one for files has its methods here, the others are not available."""
-        kind = next((str(each.value) for each in (part.first("mcp_server"), part.first("type")) if each is not None), name)
+        kind = next(
+            (str(each.value) for each in (part.first("mcp_server"), part.first("type")) if each is not None), name
+        )
         kind = program or (name if kind in ("mcp", "local_mcp") else kind)
         if "filesystem" in kind.lower():
             read_filesystem(name, part, self._symbols, self._resolved)
@@ -166,7 +182,9 @@ class AgentReader:
         part.check_keys(TOOL | self._extra(part))
         known = (instead for word, instead in _INSTEAD.items() if word in kind.lower())
         instead = next(known, "write 'url' or 'command' of an MCP server for it, or a 'function'")
-        part.warn(f"{kind!r} is a program of LangSwarm's own; agents go without it, and a step that calls it is refused: {instead}")
+        part.warn(
+            f"{kind!r} is a program of LangSwarm's own; agents go without it, and a step that calls it is refused: {instead}"
+        )
         self._symbols.unavailable[name] = f"the tool {name!r} is {kind!r}, a program of LangSwarm's own; {instead}"
 
     def _function(self, name: str, function: ConfigPart, part: ConfigPart) -> None:
@@ -186,7 +204,9 @@ class AgentReader:
         found = []
         for item in part.at("methods").items():
             entries = list(item.entries()) if isinstance(item.value, dict) and "name" not in item.value else []
-            methods = entries or [(item.at("name").text() if isinstance(item.value, dict) else item.text(), item.at("description"))]
+            methods = entries or [
+                (item.at("name").text() if isinstance(item.value, dict) else item.text(), item.at("description"))
+            ]
             for method, described in methods:
                 function = self._symbols.resolved(replace(item, value=f"{module}:{method}"))
                 if function:
@@ -199,19 +219,28 @@ class AgentReader:
         self._symbols.methods[name] = found
 
     def _server(
-        self, name: str, command: ConfigPart | None, url: ConfigPart | None, locations: Sequence[ConfigPart], part: ConfigPart
+        self,
+        name: str,
+        command: ConfigPart | None,
+        url: ConfigPart | None,
+        locations: Sequence[ConfigPart],
+        part: ConfigPart,
     ) -> None:
         known: dict[str, object] = {}
         if url:
             known["url"] = self._resolved(url)
         if command:
             arguments = _first_in(locations, "args")
-            known["command"] = [self._resolved(item) for item in [*command.items(), *(arguments.items() if arguments else [])]]
+            known["command"] = [
+                self._resolved(item) for item in [*command.items(), *(arguments.items() if arguments else [])]
+            ]
         env, headers, timeout = (_first_in(locations, key) for key in ("env", "headers", "timeout"))
         if env:
             known["env"] = [self._variable(key, item) for key, item in _named(env)]
         if headers:
-            known["headers"] = {key: self._variable(key, item) for key, item in headers.entries() if key.lower() != "content-type"}
+            known["headers"] = {
+                key: self._variable(key, item) for key, item in headers.entries() if key.lower() != "content-type"
+            }
         if timeout:
             known["timeout_s"] = timeout.number(least=0.001, most=MAX_DURATION_S)
         settings = part.at("settings")
@@ -220,7 +249,9 @@ class AgentReader:
         described = part.first(*_DESCRIPTIONS)
         description = described.text() if described else ""
         retries = either(part, "retry", "retry_count").count() or 0
-        self._symbols.tools[name] = Tool(mcp=server, description=description, retries=retries) if server else _PLACEHOLDER
+        self._symbols.tools[name] = (
+            Tool(mcp=server, description=description, retries=retries) if server else _PLACEHOLDER
+        )
 
     def _variable(self, key: str, part: ConfigPart) -> str:
         """Return the variable of the workers' environment that a server receives; its value is not stored."""
@@ -285,7 +316,9 @@ def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], i
     limits: list[int] = []
     for item in part.items():
         options = item
-        if isinstance(item.value, dict) and "name" not in item.value and len(item.value) == 1:  # `- my_tool: {retry_limit: 3}`
+        if (
+            isinstance(item.value, dict) and "name" not in item.value and len(item.value) == 1
+        ):  # `- my_tool: {retry_limit: 3}`
             name, options = next(item.entries())
         else:
             named = item.first("name", "id") if isinstance(item.value, dict) else item
@@ -309,7 +342,9 @@ def _params(part: ConfigPart) -> dict[str, JsonValue]:
     if wanted.value in _JSON_FORMATS:
         found["response_format"] = {"type": "json_object"}
     elif wanted.value is not None:
-        wanted.warn("no effect: only 'json' is a format that models are asked for; say in the prompt what the reply looks like")
+        wanted.warn(
+            "no effect: only 'json' is a format that models are asked for; say in the prompt what the reply looks like"
+        )
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -317,7 +352,9 @@ def _response_mode(part: ConfigPart) -> str | None:
     """Return the response mode; None, with a warning, if there is none of that name here."""
     if part.value is None or part.value in _RESPONSE_MODES:
         return part.value
-    part.warn(f"no effect: there are the modes {' and '.join(map(repr, _RESPONSE_MODES))}; this is taken for {_RESPONSE_MODES[0]!r}")
+    part.warn(
+        f"no effect: there are the modes {' and '.join(map(repr, _RESPONSE_MODES))}; this is taken for {_RESPONSE_MODES[0]!r}"
+    )
     return None
 
 
@@ -325,7 +362,9 @@ def _refuse_variables(part: ConfigPart) -> None:
     """Report each `env:VAR` within: it would not be resolved, or its value would be stored."""
     if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
         part.fault(f"the value of {variable[1] or variable[2]!r} {_STORED_SECRET}")
-    for key in part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ():
+    for key in (
+        part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ()
+    ):
         _refuse_variables(part.at(key))
 
 

@@ -9,7 +9,9 @@ _WRITTEN = {
     ),
 }  # fmt: skip
 _PLACES = {
-    (written, name): f"cantata_frontends.langswarm.{_MODULES[written]}:{name}" for written, names in _WRITTEN.items() for name in names
+    (written, name): f"cantata_frontends.langswarm.{_MODULES[written]}:{name}"
+    for written, names in _WRITTEN.items()
+    for name in names
 }
 FUNCTIONS = {
     **{f"cantata.builtin:langswarm_{name}": place for (_, name), place in _PLACES.items()},

@@ -95,7 +95,12 @@ class ConfigPart:
                 value = float(value.removesuffix("s"))
             except ValueError:
                 value = None
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and least <= value <= most
+        fits = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and isfinite(value)
+            and least <= value <= most
+        )
         if not fits or (whole and value != int(value)):  # type: ignore[arg-type]  # it fits
             is_above = isinstance(value, int | float) and most < value < inf
             bound = f"at most {most:.0f}" if is_above else f"at least {least:g}"

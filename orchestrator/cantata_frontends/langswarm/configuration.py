@@ -28,7 +28,9 @@ Locations = Mapping[str, Mapping[str, ConfigPart]]
 """Chain → node → the part of a file that it comes from."""
 
 
-def read_files(path: Path, document: Document | None, *, read: ReadDocument, environment: Mapping[str, str]) -> Configuration:
+def read_files(
+    path: Path, document: Document | None, *, read: ReadDocument, environment: Mapping[str, str]
+) -> Configuration:
     """Read a folder, or a file with those beside it; functions are imported from the folder.
 
     A chain with faults is refused when it is called; the others run. Raises ConfigError with every fault if another part has one.
@@ -48,10 +50,14 @@ def read_files(path: Path, document: Document | None, *, read: ReadDocument, env
     chains = list(_chains(sources))
     others = without_warnings(sources.faults)
     for name, part in chains:
-        symbols.chains[name] = read_inputs(replace(part, faults=[]))  # all of them first, because chains call each other
+        symbols.chains[name] = read_inputs(
+            replace(part, faults=[])
+        )  # all of them first, because chains call each other
     compiled = [_compiled(name, part, symbols) for name, part in chains]
     if others:
-        raise ConfigError(sources.faults_in_order(), source=str(folder if sources.several and not sources.main else paths[0]))
+        raise ConfigError(
+            sources.faults_in_order(), source=str(folder if sources.several and not sources.main else paths[0])
+        )
     definitions = _sound(Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools), compiled)
     sources.faults += [fault for each in compiled for fault in each.faults if fault not in sources.faults]
     return Configuration(definitions, description="of LangSwarm's files", faults=sources.faults_in_order())
@@ -90,7 +96,11 @@ def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
     short = arrows or (part.at("steps") if part.has("steps") else part)
     if isinstance(short.value, list) and short.value and all(isinstance(each, str) for each in short.value):
         short = replace(short, value=" -> ".join(map(str, short.value)))
-    others = {key: value for key, value in part.value.items() if key not in ("workflow", "simple")} if isinstance(part.value, dict) else {}
+    others = (
+        {key: value for key, value in part.value.items() if key not in ("workflow", "simple")}
+        if isinstance(part.value, dict)
+        else {}
+    )
     if isinstance(short.value, str):
         before = len(without_warnings(part.faults))
         steps = unfold(short, names)
@@ -101,7 +111,9 @@ def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
     if agent.value is not None:
         step = {"agent": agent.value, "tools": part.at("tool_ids").value}
         return replace(part, value={**{key: others[key] for key in others if key not in _OF_ONE_STEP}, "steps": [step]})
-    part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
+    part.fault(
+        "expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'"
+    )
     return None
 
 
@@ -151,7 +163,11 @@ def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
     if not any(isinstance(item.value, dict) and "steps" in item.value for item in items):
         yield name, part
         return
-    found = [each for number, item in enumerate(items, 1) for each in _listed(item, name if len(items) == 1 else f"{name}_{number}")]
+    found = [
+        each
+        for number, item in enumerate(items, 1)
+        for each in _listed(item, name if len(items) == 1 else f"{name}_{number}")
+    ]
     yield from found
     if name not in [own for own, _ in found]:
         yield name, found[0][1]
@@ -182,7 +198,9 @@ def _in_files(locations: Locations, faults: Sequence[Fault]) -> list[Fault]:
         node, part = _place(locations, fault)
         if part is None:
             found.append(fault)
-        elif not (message := _of_steps(fault.message)).endswith(f": only {node!r} could start it"):  # its condition's fault says so
+        elif not (message := _of_steps(fault.message)).endswith(
+            f": only {node!r} could start it"
+        ):  # its condition's fault says so
             part.fault(message)
             found.append(part.faults.pop())
     return in_order(dict.fromkeys(found))

@@ -25,7 +25,9 @@ class ConfigSources:
     """The sections of a configuration's files."""
 
     folder: Path
-    parts: dict[str, list[ConfigPart]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
+    parts: dict[str, list[ConfigPart]] = field(
+        default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")}
+    )
     faults: list[Fault] = field(default_factory=list)
     several: bool = False
     """Whether locations name their file."""
@@ -53,7 +55,9 @@ def is_langswarm(data: JsonValue) -> bool:
     if not isinstance(data, dict):
         return False
     lists = any(isinstance(data.get(section), list) for section in ("agents", "tools"))
-    return lists or _has_chains(data.get("workflows", ())) or (isinstance(data.get("version"), str) and "agents" in data)
+    return (
+        lists or _has_chains(data.get("workflows", ())) or (isinstance(data.get("version"), str) and "agents" in data)
+    )
 
 
 def _has_chains(found: object) -> bool:

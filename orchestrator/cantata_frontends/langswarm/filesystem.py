@@ -20,9 +20,15 @@ from cantata_frontends.langswarm.vocabulary import TOOL
 _LEVELS = ("forbidden", "read_only", "read_write")
 _PATHS = ("allowed_paths", "root_path", "base_directory")
 _GRANTS = (*_PATHS, "permissions")
-_KEYS = frozenset({"id", "name", "identifier", "type", "mcp_server", "description", "brief", "instruction", "local_mode", "pattern"}) | {
-    "settings", "server_config", "methods", "read_only", *_GRANTS,
-}  # fmt: skip
+_KEYS = frozenset(
+    {"id", "name", "identifier", "type", "mcp_server", "description", "brief", "instruction", "local_mode", "pattern"}
+) | {
+    "settings",
+    "server_config",
+    "methods",
+    "read_only",
+    *_GRANTS,
+}
 _METHODS = (
     "get_allowed_paths", "list_directory", "read_file", "get_file_info", "write_file", "update_file", "delete_file", "create_directory",
 )  # fmt: skip
@@ -97,7 +103,10 @@ def _is_local(path: str, part: ConfigPart) -> bool:
 
 def get_allowed_paths(*, folder: str, grants: Grants) -> dict[str, list[str]]:
     """Return the paths that may be read, or read and written, and those that are forbidden. Relative paths lie in `folder`."""
-    return {"folder": [folder], **{level: [path for path, given in grants.items() if given == level] for level in _LEVELS}}
+    return {
+        "folder": [folder],
+        **{level: [path for path, given in grants.items() if given == level] for level in _LEVELS},
+    }
 
 
 def list_directory(path: str = ".", *, folder: str, grants: Grants) -> list[str]:
@@ -128,11 +137,15 @@ def write_file(path: str, content: str, create_dirs: bool = False, *, folder: st
     return f"wrote {path}"
 
 
-def update_file(path: str, content: str, mode: Literal["append", "overwrite"] = "append", *, folder: str, grants: Grants) -> str:
+def update_file(
+    path: str, content: str, mode: Literal["append", "overwrite"] = "append", *, folder: str, grants: Grants
+) -> str:
     """Append a text to a file, or write it in place of what is there."""
     if mode not in ("append", "overwrite"):  # a step's arguments are not validated
         raise StepError(f"the mode is 'append' or 'overwrite', not {mode!r}", code="bad_arguments")
-    with _allowed(path, folder, grants, "read_write").open("a" if mode == "append" else "w", encoding="utf-8", newline="") as file:
+    with _allowed(path, folder, grants, "read_write").open(
+        "a" if mode == "append" else "w", encoding="utf-8", newline=""
+    ) as file:
         file.write(content)
     return f"wrote {path}"
 
@@ -141,7 +154,11 @@ def delete_file(path: str, *, folder: str, grants: Grants) -> str:
     """Delete a file, a link (not what it leads to), or a folder with nothing in it."""
     given = Path(folder, Path(path).expanduser())
     link = given.parent.resolve() / given.name
-    file = _checked(link, path, folder, grants, "read_write") if link.is_symlink() else _allowed(path, folder, grants, "read_write")
+    file = (
+        _checked(link, path, folder, grants, "read_write")
+        if link.is_symlink()
+        else _allowed(path, folder, grants, "read_write")
+    )
     file.unlink() if file.is_symlink() or not file.is_dir() else file.rmdir()
     return f"deleted {path}"
 
@@ -159,9 +176,13 @@ def _allowed(path: str, folder: str, grants: Grants, level: str = "read_only") -
 
 def _checked(place: Path, path: str, folder: str, grants: Grants, level: str) -> Path:
     if path.startswith(_CLOUD):
-        raise PermissionError(f"{path!r} is not on the worker's machine, so it may not be read or written; see get_allowed_paths")
+        raise PermissionError(
+            f"{path!r} is not on the worker's machine, so it may not be read or written; see get_allowed_paths"
+        )
     if _LEVELS.index(_level(place, folder, grants)) < _LEVELS.index(level):
-        raise PermissionError(f"{path!r} may not be {'read' if level == 'read_only' else 'written'}; see get_allowed_paths")
+        raise PermissionError(
+            f"{path!r} may not be {'read' if level == 'read_only' else 'written'}; see get_allowed_paths"
+        )
     return place
 
 

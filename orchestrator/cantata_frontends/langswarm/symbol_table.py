@@ -26,7 +26,10 @@ _QUESTION: Mapping[str, JsonValue] = {
     "type": "object",
     "properties": {
         "prompt": {"type": "string", "description": "one clear question"},
-        "scope": {"enum": ["local", "parent_workflow", "root_user"], "description": "who is to answer it; the user, if in doubt"},
+        "scope": {
+            "enum": ["local", "parent_workflow", "root_user"],
+            "description": "who is to answer it; the user, if in doubt",
+        },
         "context": {"type": "string", "description": "what you found so far, and what you need to know it for"},
     },
     "required": ["prompt"],
@@ -35,7 +38,9 @@ _QUESTION: Mapping[str, JsonValue] = {
 
 def defined_in(script: str) -> Mapping[str, ast.AST]:
     """Return the functions that Python source defines. Raises SyntaxError."""
-    return {each.name: each for each in ast.parse(script).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {
+        each.name: each for each in ast.parse(script).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 @dataclass
@@ -95,14 +100,18 @@ class SymbolTable:
 
     def check_tool(self) -> str:
         """Return the tool that validates a workflow's input."""
-        self.tools[CHECK] = Tool(function=f"{RUNTIME}:check", description="Validates an input against its schema.", cheap=True)
+        self.tools[CHECK] = Tool(
+            function=f"{RUNTIME}:check", description="Validates an input against its schema.", cheap=True
+        )
         return CHECK
 
     def script(self, name: str, part: ConfigPart, location: str) -> str:
         """Return the tool of a function defined in the file; its source stays there, and workers read it there."""
         tool, text, folder = f"{name}@{location}", part.text(), self.folder or Path()
         self.tools[tool] = Tool(
-            script=ScriptReference(file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text))
+            script=ScriptReference(
+                file=name_of(Path(part.document.source), folder), function=name, digest=digest_of(text)
+            )
         )
         self.scripts[tool] = text
         return tool
@@ -142,7 +151,9 @@ class SymbolTable:
         message = fault_of(f"{module}:{last}", folder=self.folder)
         if message:
             is_own = module.partition(".")[0] == "langswarm"
-            part.fault(f"{name!r} is a function of LangSwarm's own; write 'module:name' of one of yours" if is_own else message)
+            part.fault(
+                f"{name!r} is a function of LangSwarm's own; write 'module:name' of one of yours" if is_own else message
+            )
             return None
         return f"{module}:{last}"
 
@@ -153,7 +164,9 @@ class SymbolTable:
         if len(found) == 1:
             return f"{found[0]}:{name}"
         if found:
-            part.fault(f"function {name!r} is in {' and in '.join(f'{module}.py' for module in found)}: write '{found[0]}.{name}'")
+            part.fault(
+                f"function {name!r} is in {' and in '.join(f'{module}.py' for module in found)}: write '{found[0]}.{name}'"
+            )
         else:
             known = did_you_mean(name, self.tool_names) if self.tools else ""
             part.fault(f"function {name!r} is in no module beside the file, and there is no tool of that name{known}")

@@ -8,7 +8,9 @@ SECTIONS = ("agents", "tools", "workflows")
 
 TOP = frozenset({*SECTIONS, "version", "project_name", "name", "description", "include", "includes", "memory"})
 
-IGNORED_BLOCKS = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers", "experimental_features"})
+IGNORED_BLOCKS = frozenset(
+    {"advanced", "security", "observability", "server", "langswarm", "brokers", "experimental_features"}
+)
 """Blocks about LangSwarm's own process. They are ignored: the fleet has settings for their purposes."""
 
 SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in ("yaml", "yml"))
@@ -16,8 +18,30 @@ FILES = ("langswarm.yaml", "langswarm.yml", *SPLIT_FILES)
 """The files of a folder: the main file, and those of one section each."""
 
 CHAIN_KEYS = frozenset(
-    {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}
-    | {"output_schema", "settings", "error_strategy", "retry", "retry_policy", "timeout_seconds", "workflow", "simple", "retry_count"}
+    {
+        "id",
+        "name",
+        "description",
+        "inputs",
+        "variables",
+        "steps",
+        "execution_mode",
+        "async",
+        "timeout",
+        "continue_on_error",
+        "input_schema",
+    }
+    | {
+        "output_schema",
+        "settings",
+        "error_strategy",
+        "retry",
+        "retry_policy",
+        "timeout_seconds",
+        "workflow",
+        "simple",
+        "retry_count",
+    }
     | {"agent", "agent_id", "tool_ids"}
 )
 MODES = ("sync", "async", "streaming", "parallel", "sequential", "conditional")
@@ -58,7 +82,19 @@ TYPES: Mapping[str, str] = {
 """Value of a step's `type` → what the step does."""
 
 _PLACE = frozenset(
-    {"id", "type", "name", "description", "depends_on", "output", "output_key", "fan_key", "is_fan_in", "fan_in_id", "async"}
+    {
+        "id",
+        "type",
+        "name",
+        "description",
+        "depends_on",
+        "output",
+        "output_key",
+        "fan_key",
+        "is_fan_in",
+        "fan_in_id",
+        "async",
+    }
 )
 _CALL = _PLACE | {
     "condition",
@@ -109,13 +145,68 @@ BEHAVIORS: Mapping[str, str] = {
 """Value of `behavior` → system prompt."""
 
 AGENT = frozenset(
-    {"id", "name", "description", "agent_type", "provider", "type", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
-    | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry", "instruction", "instructions"}
+    {
+        "id",
+        "name",
+        "description",
+        "agent_type",
+        "provider",
+        "type",
+        "model",
+        "system_prompt",
+        "behavior",
+        "tools",
+        "memory",
+        "streaming",
+    }
+    | {
+        "response_mode",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "timeout",
+        "max_tool_iterations",
+        "retry",
+        "instruction",
+        "instructions",
+    }
     | {"timeout_seconds", "retry_count", "max_iterations"}
-    | {"system_prompt_additions", "system_prompt_file", "brief", "memory_enabled", "streaming_enabled", "response_format"}
+    | {
+        "system_prompt_additions",
+        "system_prompt_file",
+        "brief",
+        "memory_enabled",
+        "streaming_enabled",
+        "response_format",
+    }
 )
 TOOL = frozenset(
-    {"id", "name", "type", "description", "settings", "local_mode", "pattern", "methods", "permissions", "function", "metadata", "module"}
-    | {"command", "args", "url", "mcp_url", "env", "headers", "parameters", "timeout", "retry", "server_config", "brief"}
+    {
+        "id",
+        "name",
+        "type",
+        "description",
+        "settings",
+        "local_mode",
+        "pattern",
+        "methods",
+        "permissions",
+        "function",
+        "metadata",
+        "module",
+    }
+    | {
+        "command",
+        "args",
+        "url",
+        "mcp_url",
+        "env",
+        "headers",
+        "parameters",
+        "timeout",
+        "retry",
+        "server_config",
+        "brief",
+    }
     | {"instruction", "identifier", "retry_count"}
 )

@@ -20,7 +20,10 @@ def validated(model: type[Model], what: str, fields: Mapping[str, object]) -> Mo
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        faults = [f"{path_text(detail['loc'])}: {_message(detail)}".lstrip(": ").replace("Value error, ", "") for detail in details]
+        faults = [
+            f"{path_text(detail['loc'])}: {_message(detail)}".lstrip(": ").replace("Value error, ", "")
+            for detail in details
+        ]
         raise ValueError(f"{what}: {'; '.join(faults)}") from None
 
 

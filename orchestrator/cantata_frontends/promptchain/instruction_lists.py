@@ -35,7 +35,9 @@ def AgenticStepProcessor(  # the documented name
     Without `model_name` it uses the first of the chain's models. `max_tool_rounds` is at least 1. Raises ValueError for an argument that is
     not valid, such as an empty objective.
     """
-    for warning in check_parameters(unknown, inspect.signature(AgenticStepProcessor).parameters, "AgenticStepProcessor"):
+    for warning in check_parameters(
+        unknown, inspect.signature(AgenticStepProcessor).parameters, "AgenticStepProcessor"
+    ):
         log.warning("%s", warning)
     if not isinstance(objective, str) or not objective.strip():
         raise ValueError("an agentic step needs an objective, which is a text")
@@ -63,7 +65,9 @@ def models_for(models: Iterable[str | Mapping[str, object]], instructions: Seque
         )
     for each in instructions:
         if isinstance(each, AgenticStep) and each.model_name is None and not given:
-            raise ValueError(f"the agentic step {each.objective[:40]!r} has no model: name one as its model_name, or give the chain models")
+            raise ValueError(
+                f"the agentic step {each.objective[:40]!r} has no model: name one as its model_name, or give the chain models"
+            )
     return [_model(each) for each in given]
 
 
@@ -84,10 +88,14 @@ def text_of(text: str, folders: Iterable[Path]) -> str:
 def _prompts_of_id(text: str, folders: Iterable[Path]) -> Iterator[Path]:
     """Yield the files of the prompt that a text is the id of. Raises ValueError for `id:strategy`."""
     found = _PROMPT_ID.fullmatch(text)
-    for file in [folder / f"{found.group(1)}{ending}" for folder in folders for ending in (".md", ".txt")] if found else ():
+    for file in (
+        [folder / f"{found.group(1)}{ending}" for folder in folders for ending in (".md", ".txt")] if found else ()
+    ):
         if file.is_file():
             if found and found.group(2):
-                raise ValueError(f"the prompt {text!r}: strategies are not available; give the whole text a file of its own")
+                raise ValueError(
+                    f"the prompt {text!r}: strategies are not available; give the whole text a file of its own"
+                )
             yield file
 
 

@@ -46,7 +46,9 @@ class MemoryMethods(ABC):
         """Return an instruction that executes the memory commands in its input."""
         return memory_function(namespace)
 
-    def create_memory_chain(self, chain_id: str, namespace: str = DEFAULT, instructions: Sequence[Any] | None = None) -> Any:
+    def create_memory_chain(
+        self, chain_id: str, namespace: str = DEFAULT, instructions: Sequence[Any] | None = None
+    ) -> Any:
         """Create a chain whose input first goes through a memory function: of a builder one of its chains, in the group "memory_chains"."""
         check_list(instructions or [], "instructions")
         return self._create_memory_chain(chain_id, namespace, instructions or ())

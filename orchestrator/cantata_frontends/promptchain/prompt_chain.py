@@ -19,7 +19,14 @@ from cantata.values import JsonValue
 from cantata_frontends.promptchain.argument_values import check_list, check_parameters, validated
 from cantata_frontends.promptchain.instruction_lists import models_for, script_folder, text_of
 from cantata_frontends.promptchain.memory_methods import MemoryMethods, memory_function
-from cantata_frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log, log_event, shared_client
+from cantata_frontends.promptchain.run_calls import (
+    TurnCall,
+    answer_of,
+    enable_log_output,
+    log,
+    log_event,
+    shared_client,
+)
 from cantata_frontends.promptchain.toolbox import Toolbox
 
 CHAIN = "chain"
@@ -59,7 +66,9 @@ class PromptChain(MemoryMethods):
         **unknown: object,
     ) -> None:
         if not _CIRCULAR.isdisjoint(unknown):
-            raise TypeError("a PromptChain has no circular runs: call process_prompt in a loop, each time with the answer before")
+            raise TypeError(
+                "a PromptChain has no circular runs: call process_prompt in a loop, each time with the answer before"
+            )
         for warning in check_parameters(unknown, inspect.signature(PromptChain).parameters, "PromptChain"):
             log.warning("%s", warning)
         if step_timeout_s <= 0:
@@ -119,7 +128,9 @@ class PromptChain(MemoryMethods):
         if not self._store_steps:
             raise ValueError("outputs of steps are not stored; create the chain with store_steps=True")
         if f"step_{step_number}" not in outputs:
-            raise ValueError(f"there is no step_{step_number}: {', '.join(outputs) or 'no run has ended with an answer'}")
+            raise ValueError(
+                f"there is no step_{step_number}: {', '.join(outputs) or 'no run has ended with an answer'}"
+            )
         return outputs[f"step_{step_number}"]
 
     def _call(self, text: str) -> TurnCall:
@@ -127,7 +138,10 @@ class PromptChain(MemoryMethods):
             raise ValueError(f"the input of a chain is a text, not {text!r}")
         verbose = any(chain._verbose for _, chain in self._with_nested(CHAIN))
         return TurnCall(
-            self.definitions, self._turn.model_copy(update={"text": text}), labels=self._labels, on_event=log_event if verbose else None
+            self.definitions,
+            self._turn.model_copy(update={"text": text}),
+            labels=self._labels,
+            on_event=log_event if verbose else None,
         )
 
     def _answer(self, result: RunResult) -> Any:
@@ -152,7 +166,9 @@ class PromptChain(MemoryMethods):
     @property
     def mcp_helper(self) -> McpHelper | None:
         """A check that the MCP servers of the chain answer; None if it has none. Workers connect to them by themselves."""
-        has_servers = any(tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values())
+        has_servers = any(
+            tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values()
+        )
         return McpHelper(lambda: self.definitions) if has_servers else None
 
     async def connect_mcp_async(self) -> None:
@@ -193,7 +209,9 @@ class PromptChain(MemoryMethods):
 
     def _agent_with_tools(self, name: str) -> Agent:
         agent = self._agent(name)
-        return agent.model_copy(update={"tools": list(self._toolbox.tools()), "instructions": list(map(self._scoped, agent.instructions))})
+        return agent.model_copy(
+            update={"tools": list(self._toolbox.tools()), "instructions": list(map(self._scoped, agent.instructions))}
+        )
 
     def _scoped(self, instruction: Instruction) -> Instruction:
         """Return an instruction with the names of its own tools as definitions have them."""
@@ -240,11 +258,18 @@ def _only_by_name(function: Callable[..., Any]) -> list[str]:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # some C functions have none
         return []
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty and each.name != "context"]
+    return [
+        each.name
+        for each in parameters
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty and each.name != "context"
+    ]
 
 
 def definitions_of(
-    chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None, *, source: str = "PromptChain"
+    chains: Mapping[str, PromptChain],
+    functions: Mapping[str, Path | None] | None = None,
+    *,
+    source: str = "PromptChain",
 ) -> Definitions:
     """Return the definitions of chains: each is an agent, and so is each chain within it. Raises ConfigError.
 
@@ -257,13 +282,17 @@ def definitions_of(
     for root, outer in chains.items():
         for name, chain in outer._with_nested(root):
             if name in agents:
-                raise ConfigError(f"agent {name!r} has the name of the chain within {root!r}; rename one", source=source)
+                raise ConfigError(
+                    f"agent {name!r} has the name of the chain within {root!r}; rename one", source=source
+                )
             agents[name] = chain._agent_with_tools(name)
             for called, tool in chain._toolbox.tools().items():
                 owner, known = tools.setdefault(called, (root, tool))
                 if known != tool:
                     where = (
-                        "a chain and another in a chain within it" if owner == root else f"agent {owner!r} and another in agent {root!r}"
+                        "a chain and another in a chain within it"
+                        if owner == root
+                        else f"agent {owner!r} and another in agent {root!r}"
                     )
                     raise ConfigError(f"tool {called!r} is one function in {where}", source=source)
             folders |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
@@ -299,7 +328,12 @@ def create_memory_chain(
     if not isinstance(chain_id, str) or not chain_id.strip():
         raise ValueError(f"chain_id is a text that names the chain, not {chain_id!r}")
     check_list(instructions or [], "instructions")
-    return PromptChain(models, [memory_function(namespace), *(instructions or ())], labels={**(labels or {}), "chain": chain_id}, **options)
+    return PromptChain(
+        models,
+        [memory_function(namespace), *(instructions or ())],
+        labels={**(labels or {}), "chain": chain_id},
+        **options,
+    )
 
 
 # --- MCP servers ------------------------------------------------------------------------------------------------------
@@ -329,9 +363,16 @@ class McpHelper:
         limit_s = max(server.connect_timeout_s for server in servers.values()) + WORKER_WAIT_S
         check = Tool(function=CHECK, queue="agents", timeout_s=limit_s)
         checked = {name: server.model_dump(exclude_defaults=True) for name, server in servers.items()}
-        node = {"node_id": "check", "kind": "tool", "name": "check", "input": {"servers": checked, "folder": definitions.folder}}
+        node = {
+            "node_id": "check",
+            "kind": "tool",
+            "name": "check",
+            "input": {"servers": checked, "folder": definitions.folder},
+        }
         client = shared_client().with_definitions(Definitions(folder=definitions.folder, tools={"check": check}))
-        response = client.submit_chain({"nodes": [node], "entry_node": "check", "timeout": limit_s + WORKER_WAIT_S}).result()
+        response = client.submit_chain(
+            {"nodes": [node], "entry_node": "check", "timeout": limit_s + WORKER_WAIT_S}
+        ).result()
         if response.error:
             return [response.error.message]
         return cast("list[str]", response.final_output)

@@ -94,7 +94,11 @@ class TurnCall:
 def answer_of(result: RunResult) -> JsonValue:
     """Return the answer of a run. Raises RunError if it did not succeed."""
     if result.status != "succeeded":
-        message, code = (result.error.message, result.error.code) if result.error else (f"the run is {result.status}", result.status)
+        message, code = (
+            (result.error.message, result.error.code)
+            if result.error
+            else (f"the run is {result.status}", result.status)
+        )
         raise RunError(message, run_id=result.run_id, status=result.status, code=code)
     return result.output
 

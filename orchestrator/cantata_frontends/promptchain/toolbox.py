@@ -44,7 +44,9 @@ class Toolbox:
         name_of(function)  # raises ConfigError
         name = str(settings_of(function).get("name", function.__name__))
         if name.startswith(MCP_PREFIX):
-            raise ValueError(f"the function {name!r} needs another name: those that begin with {MCP_PREFIX!r} are for tools of MCP servers")
+            raise ValueError(
+                f"the function {name!r} needs another name: those that begin with {MCP_PREFIX!r} are for tools of MCP servers"
+            )
         self._add(functions={name: function})
         return name
 
@@ -73,9 +75,14 @@ class Toolbox:
             raise ConfigError(f"there is no tool {name!r}{did_you_mean(name, known)}", source="PromptChain")
         return resolved
 
-    def _add(self, *, schemas: Mapping[str, Mapping[str, Any]] | None = None, functions: Mapping[str, Function] | None = None) -> None:
+    def _add(
+        self, *, schemas: Mapping[str, Mapping[str, Any]] | None = None, functions: Mapping[str, Function] | None = None
+    ) -> None:
         all_schemas, all_functions = {**self._schemas, **(schemas or {})}, {**self._functions, **(functions or {})}
-        unmatched_schemas, unmatched_functions = all_schemas.keys() - all_functions.keys(), all_functions.keys() - all_schemas.keys()
+        unmatched_schemas, unmatched_functions = (
+            all_schemas.keys() - all_functions.keys(),
+            all_functions.keys() - all_schemas.keys(),
+        )
         added = (schemas or {}).keys() | (functions or {}).keys()
         if unmatched_schemas and unmatched_functions and added & (unmatched_schemas | unmatched_functions):
             raise ValueError(
@@ -91,7 +98,9 @@ class Toolbox:
 def _schema(given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     schema = given.get("function", given) if isinstance(given, Mapping) else given
     if not isinstance(schema, Mapping) or not isinstance(schema.get("name"), str) or not schema["name"]:
-        raise ValueError(f"a tool's schema is {{'type': 'function', 'function': {{'name': ..., 'parameters': {{...}}}}}}, not {given!r}")
+        raise ValueError(
+            f"a tool's schema is {{'type': 'function', 'function': {{'name': ..., 'parameters': {{...}}}}}}, not {given!r}"
+        )
     if schema["name"].startswith(MCP_PREFIX):
         raise ValueError(
             f"the schema {schema['name']!r} needs another name: those that begin with {MCP_PREFIX!r} are for tools of MCP servers"
@@ -101,7 +110,9 @@ def _schema(given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 def _tool(function: Function, schema: Mapping[str, Any] | None) -> Tool:
     own = {key: value for key, value in settings_of(function).items() if key != "name"}
-    described = {key: schema[key] for key in ("description", "parameters") if schema.get(key) is not None} if schema else {}
+    described = (
+        {key: schema[key] for key in ("description", "parameters") if schema.get(key) is not None} if schema else {}
+    )
     return validated(Tool, f"tool {function.__name__!r}", {**own, **described, "function": name_of(function)[0]})
 
 
@@ -114,7 +125,9 @@ def _server(given: Mapping[str, Any]) -> tuple[str, McpServer]:
     check_keys(given, _SERVER_KEYS, what)
     kind = given.get("type", "http" if "url" in given else "stdio")
     if kind != "stdio" and kind not in _HTTP:
-        raise ValueError(f"{what}: type {kind!r} is not available; use 'stdio' (a command) or 'http' (the address of streamable HTTP)")
+        raise ValueError(
+            f"{what}: type {kind!r} is not available; use 'stdio' (a command) or 'http' (the address of streamable HTTP)"
+        )
     command = given.get("command") or []
     words = [command] if isinstance(command, str) else list(command)
     fields = {

@@ -56,7 +56,9 @@ def run(*arguments: str) -> Result:
 
 def printed(arguments: Sequence[str]) -> str:
     """What a script prints, as a process of its own."""
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
 
 
 def in_project(example: Example) -> list[str]:
@@ -64,7 +66,9 @@ def in_project(example: Example) -> list[str]:
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if not example.refused], ids=str)
-def test_an_example_gives_its_answer(example: Example, desk: Path, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_gives_its_answer(
+    example: Example, desk: Path, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lay_out(example, desk)
     models.script(example.model)
     for name, value in example.environment.items():
@@ -78,14 +82,18 @@ def test_an_example_gives_its_answer(example: Example, desk: Path, models: Scrip
 
     faults = json.loads(checked.stdout)["faults"]
     assert [fault for fault in faults if not fault["is_warning"]] == []
-    assert sorted(fault["where"] for fault in faults) == sorted(re.sub(r"^\w+\.yaml ", "", warning) for warning in example.warnings)
+    assert sorted(fault["where"] for fault in faults) == sorted(
+        re.sub(r"^\w+\.yaml ", "", warning) for warning in example.warnings
+    )
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result.get("output", result.get("final_output")) == example.answer
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if example.refused], ids=str)
-def test_what_does_not_carry_over_is_refused_with_what_the_page_says(example: Example, desk: Path, request: pytest.FixtureRequest) -> None:
+def test_what_does_not_carry_over_is_refused_with_what_the_page_says(
+    example: Example, desk: Path, request: pytest.FixtureRequest
+) -> None:
     lay_out(example, desk)
 
     if example.command[:1] == ("python",):
@@ -104,12 +112,16 @@ def test_a_workflow_with_a_fault_does_not_take_the_others_with_it(desk: Path, mo
     lay_out(next(example for example in EXAMPLES if example.name == "guide_real_world"), desk)
     models.script(())
 
-    good, bad = (run("turn", "--workflow", name, "tea", "--config", ".", "--json") for name in ("quick_response", "fact_check_pipeline"))
+    good, bad = (
+        run("turn", "--workflow", name, "tea", "--config", ".", "--json")
+        for name in ("quick_response", "fact_check_pipeline")
+    )
 
     assert (good.exit_code, json.loads(good.stdout)["output"]) == (0, "echo: tea")
     assert bad.exit_code == 2
     assert (
-        "line 27: langswarm.yaml workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'" in bad.output
+        "line 27: langswarm.yaml workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'"
+        in bad.output
     )
 
 
@@ -123,5 +135,7 @@ def test_the_page_of_other_systems_says_how_many_of_how_many() -> None:
     rows = re.findall(r"\| (\d+) of (\d+) \| \[\w+\]\((\w+)\.md\)", page)
 
     found = {system: examples(system) for system in PAGES}
-    counts = {PAGES[system]: (sum(not example.refused for example in each), len(each)) for system, each in found.items()}
+    counts = {
+        PAGES[system]: (sum(not example.refused for example in each), len(each)) for system, each in found.items()
+    }
     assert {page: (int(carried), int(of)) for carried, of, page in rows} == counts

@@ -56,7 +56,13 @@ def retried(client: Client) -> Any:
     hold = {"node_id": "hold", "kind": "tool", "name": "hold", "input_map": {"text": "_item"}}
     each = {"node_id": "each", "kind": "map", "items_path": "input.texts", "map_node": "hold"}
     run = client.submit_chain({"entry_node": "each", "nodes": [each, hold]}, initial_input={"texts": ["a", "b", "c"]})
-    until(lambda: [event for event in client.run(run.run_id).log(timeout_s=0.0) if event.type == "started" and event.step != "@start"])
+    until(
+        lambda: [
+            event
+            for event in client.run(run.run_id).log(timeout_s=0.0)
+            if event.type == "started" and event.step != "@start"
+        ]
+    )
     run.cancel()
     Path("released").touch()
     return client.retry(run.run_id).result(PATIENCE_S).model_dump()["outputs"]["each"]
@@ -85,7 +91,9 @@ def blocking(client: Client) -> dict[str, object]:
         "events": [[event.node_id, event.phase] for event in chain.events()],
         "log": [event.type for event in chain.log()][-1],
         "fan": fan.result(PATIENCE_S).outputs["all"],
-        "fork": client.fork(fan.run_id, "split", changes={"input.texts": ["a a", "b b"]}).result(PATIENCE_S).model_dump()["outputs"]["all"],
+        "fork": client.fork(fan.run_id, "split", changes={"input.texts": ["a a", "b b"]})
+        .result(PATIENCE_S)
+        .model_dump()["outputs"]["all"],
         "turn": turn.result(PATIENCE_S).output,
         "history": [str(again.result(PATIENCE_S).output).splitlines()[number] for number in (0, -1)],
         "panel": panel.result(PATIENCE_S).status,
@@ -131,7 +139,9 @@ async def coroutines(url: str) -> dict[str, object]:
         turn = await client.submit_turn("hello", agent="echo")
         gate = await client.submit_chain({"entry_node": "gate", "nodes": [GATE]})
         result = asyncio.create_task(gate.result())
-        outputs = [response.outputs["count"] for response in await asyncio.gather(*(chain.result() for chain in chains))]
+        outputs = [
+            response.outputs["count"] for response in await asyncio.gather(*(chain.result() for chain in chains))
+        ]
         events = [event.type async for event in turn.events()]
         server = await client.call(lambda blocking: int(blocking.redis.info()["process_id"]))
         await client.call(keep)

@@ -68,10 +68,25 @@ def use_cantata():
 """
 
 DJANGO = Project(
-    "celery", "examples/django", "proj", "proj/celery.py", "app", ("python", "manage.py", "shell"), "django_calls.py", "django.yaml"
+    "celery",
+    "examples/django",
+    "proj",
+    "proj/celery.py",
+    "app",
+    ("python", "manage.py", "shell"),
+    "django_calls.py",
+    "django.yaml",
 )
 FLASK = Project(
-    "flask", "examples/celery", "make_celery", "make_celery.py", "celery_app", ("python", "-"), "flask_calls.py", "flask.yaml", "src"
+    "flask",
+    "examples/celery",
+    "make_celery",
+    "make_celery.py",
+    "celery_app",
+    ("python", "-"),
+    "flask_calls.py",
+    "flask.yaml",
+    "src",
 )
 
 
@@ -100,14 +115,26 @@ class Behaviour:
         """Return the same without the tasks and modules that `prefix` begins the names of, and without what was heard of them."""
         text = json.dumps({name: getattr(self, name) for name in ("alone", "worker", "ready")})
         pruned = _without(json.loads(text), prefix)
-        heard = {name: Counter({line: n for line, n in getattr(self, name).items() if prefix not in line}) for name in ("signals", "log")}
-        return Behaviour(**{**vars(self), **pruned, **heard, "others": [event for event in self.others if prefix not in event]})
+        heard = {
+            name: Counter({line: n for line, n in getattr(self, name).items() if prefix not in line})
+            for name in ("signals", "log")
+        }
+        return Behaviour(
+            **{**vars(self), **pruned, **heard, "others": [event for event in self.others if prefix not in event]}
+        )
 
 
 class Running:
     """A copy of a project in a folder, with one worker as its authors start it."""
 
-    def __init__(self, project: Project, environment: Path, folder: Path, variables: Mapping[str, str], masked: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        project: Project,
+        environment: Path,
+        folder: Path,
+        variables: Mapping[str, str],
+        masked: Sequence[str] = (),
+    ) -> None:
         self.project, self.folder = project, folder
         self.config = folder / "cantata.yaml"
         shutil.copy(THEIRS / project.config, self.config)
@@ -116,7 +143,9 @@ class Running:
         self._bin = environment / "bin"
         self._heard = folder / "heard.jsonl"
         self._log = folder / "worker.log"
-        path = os.pathsep.join(map(str, (folder, folder / project.packages, THEIRS)))  # what `pip install -e .` adds to it too
+        path = os.pathsep.join(
+            map(str, (folder, folder / project.packages, THEIRS))
+        )  # what `pip install -e .` adds to it too
         self._environment = {
             "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": path,
             "PYTHONHASHSEED": "0", "HEARD": str(self._heard), **variables,
@@ -127,9 +156,15 @@ class Running:
         """What a command of the project prints."""
         words = [str(self._bin / command[0]), *command[1:]]
         ran = subprocess.run(
-            words, cwd=self.folder, env={**self._environment, **variables}, input=reads, capture_output=True, text=True, check=False,
+            words,
+            cwd=self.folder,
+            env={**self._environment, **variables},
+            input=reads,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=PROBE_S,
-        )  # fmt: skip
+        )
         assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}\n{self.log()[-6000:]}"
         return ran.stdout
 
@@ -138,7 +173,9 @@ class Running:
         words = [str(self._bin / "celery"), "-A", self.project.celery_app, "worker", "-l", "INFO", *options]
         began = len(self.log())
         with self._log.open("ab") as log:
-            self.worker = subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+            self.worker = subprocess.Popen(
+                words, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
         worker = self.worker
 
         def is_ready() -> bool:
@@ -170,9 +207,13 @@ class Running:
         log = self.folder / "server.log"
         with log.open("wb") as file:
             words = [str(self._bin / command[0]), *command[1:]]
-            started = subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=file, stderr=file, start_new_session=True)
+            started = subprocess.Popen(
+                words, cwd=self.folder, env=self._environment, stdout=file, stderr=file, start_new_session=True
+            )
         try:
-            yield until(lambda: re.search(rf"{line}(\S+)", log.read_text()), f"the server of {self.project.path!r}").group(1)
+            yield until(
+                lambda: re.search(rf"{line}(\S+)", log.read_text()), f"the server of {self.project.path!r}"
+            ).group(1)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
@@ -180,7 +221,9 @@ class Running:
 
     def behaviour(self, *masked: str, **variables: str) -> Behaviour:
         """Record the project's behaviour, which ends its worker."""
-        seen = self.run(*self.project.shell, reads=(THEIRS / self.project.calls).read_text(), **variables).splitlines()[-1]
+        seen = self.run(*self.project.shell, reads=(THEIRS / self.project.calls).read_text(), **variables).splitlines()[
+            -1
+        ]
         self.stop_worker()
 
         def mask(text: str) -> str:
@@ -194,7 +237,9 @@ class Running:
         (ready,) = [line["snapshot"] for line in heard if "snapshot" in line]
         return Behaviour(
             **json.loads(mask(seen)),
-            signals=Counter(f"{line['signal']} {line['task']} {line['arguments']}" for line in heard if line["task"] != POLLING),
+            signals=Counter(
+                f"{line['signal']} {line['task']} {line['arguments']}" for line in heard if line["task"] != POLLING
+            ),
             ready=ready,
             log=Counter(line for line in mask(self.log()).splitlines() if POLLING not in line),
         )

@@ -59,7 +59,12 @@ class RabbitMQ:
         """Start it; it is there some seconds later."""
         with (self._folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [SERVER], env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [SERVER],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def wait(self) -> None:

@@ -74,11 +74,17 @@ def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterat
         if project is FLASK:
             variables = {"FLASK_CELERY__broker_url": urls["broker"], "FLASK_CELERY__result_backend": url}
         else:
-            variables = {"CELERY_BROKER_URL": urls["broker"]} | ({"CELERY_RESULT_BACKEND": url} if "result" in urls else {})
-        copied = copy_project(project.sdist, project.path, folder / f"{project.celery_app}{len(list(folder.iterdir()))}")
+            variables = {"CELERY_BROKER_URL": urls["broker"]} | (
+                {"CELERY_RESULT_BACKEND": url} if "result" in urls else {}
+            )
+        copied = copy_project(
+            project.sdist, project.path, folder / f"{project.celery_app}{len(list(folder.iterdir()))}"
+        )
         with (copied / project.celery_file).open("a") as file:
             file.write(lines)
-        copies.append(Running(project, environment, copied, {**variables, "REDIS_URL": url}, masked=(url, urls["broker"])))
+        copies.append(
+            Running(project, environment, copied, {**variables, "REDIS_URL": url}, masked=(url, urls["broker"]))
+        )
         return copies[-1]
 
     yield started

@@ -38,7 +38,16 @@ def environment_with_cantata(lock: str) -> Path:
 
     def install(marker: Path) -> None:
         wheel = _wheel()
-        _uv("pip", "install", "--quiet", "--no-deps", "--reinstall", "--python", str(folder / "bin" / "python"), str(wheel))
+        _uv(
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--reinstall",
+            "--python",
+            str(folder / "bin" / "python"),
+            str(wheel),
+        )
         marker.mkdir()
 
     kept(f"{Path(lock).stem}-wheel", f"{(HERE / lock).read_text()}{_sources()}", install)
@@ -52,12 +61,27 @@ def project(sdist: str, path: str, to: Path) -> Path:
         folder.mkdir()
         pip = environment("fetch.lock") / "bin" / "python"
         only_sources = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
-        run(str(pip), "-m", "pip", "download", "--quiet", *only_sources, "-r", str(HERE / "projects.lock"), "-d", str(folder))
+        run(
+            str(pip),
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            *only_sources,
+            "-r",
+            str(HERE / "projects.lock"),
+            "-d",
+            str(folder),
+        )
         for archive in folder.glob("*.tar.gz"):
             with tarfile.open(archive) as opened:
                 opened.extractall(folder, filter="data")
 
-    (unpacked,) = (each for each in kept("projects", (HERE / "projects.lock").read_text(), fetch).glob(f"{sdist}-*") if each.is_dir())
+    (unpacked,) = (
+        each
+        for each in kept("projects", (HERE / "projects.lock").read_text(), fetch).glob(f"{sdist}-*")
+        if each.is_dir()
+    )
     shutil.copytree(unpacked / path, to)
     return to
 
@@ -85,7 +109,10 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _sources() -> str:
     files = sorted(
-        file for root in ("orchestrator", "workers") for file in (TOP / root).rglob("*") if file.is_file() and file.suffix != ".pyc"
+        file
+        for root in ("orchestrator", "workers")
+        for file in (TOP / root).rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
     )
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in [TOP / "pyproject.toml", *files])).hexdigest()
 

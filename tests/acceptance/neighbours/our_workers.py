@@ -34,7 +34,17 @@ class OurWorkers:
 
     def start(self) -> None:
         """Start them; they serve a moment later."""
-        command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", "--app", "app:app", "coordinator", "agents", "tools"]
+        command = [
+            sys.executable,
+            "-m",
+            "cantata.surfaces.cli",
+            "worker",
+            "--app",
+            "app:app",
+            "coordinator",
+            "agents",
+            "tools",
+        ]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
 
@@ -67,4 +77,6 @@ class OurWorkers:
             self._process.wait()
 
     def _own(self) -> list[registry.Worker]:
-        return [worker for worker in registry.workers(self._redis) if worker.name.startswith(f"worker-{self._process.pid}-")]
+        return [
+            worker for worker in registry.workers(self._redis) if worker.name.startswith(f"worker-{self._process.pid}-")
+        ]

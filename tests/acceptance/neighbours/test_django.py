@@ -38,8 +38,16 @@ def test_each_of_its_tasks_does_what_it_says(alone: Alone, broker: str) -> None:
     errors = {label: call["error"][:2] for label, call in behaviour.calls.items() if call.get("error")}
     raised = {label: call["raised"][0] for label, call in behaviour.calls.items() if call["raised"]}
     assert results == {
-        "add": 5, "mul": 20, "xsum": 6, "count": 1, "rename": None, "chain": 12, "chord": 6, "link": 2, "in place": 3,
-    }  # fmt: skip
+        "add": 5,
+        "mul": 20,
+        "xsum": 6,
+        "count": 1,
+        "rename": None,
+        "chain": 12,
+        "chord": 6,
+        "link": 2,
+        "in place": 3,
+    }
     assert errors == {
         "rename unknown": ["demoapp.models.Widget.DoesNotExist", "Widget matching query does not exist."],
         "add of two types": ["builtins.TypeError", "unsupported operand type(s) for +: 'int' and 'str'"],
@@ -53,7 +61,9 @@ def test_each_of_its_tasks_does_what_it_says(alone: Alone, broker: str) -> None:
 
 @BROKERS
 def test_a_monitor_sees_the_events_of_each_task(alone: Alone, broker: str) -> None:
-    events = {label: [event[0] for event in call["events"]] for label, call in alone(broker).calls.items() if "events" in call}
+    events = {
+        label: [event[0] for event in call["events"]] for label, call in alone(broker).calls.items() if "events" in call
+    }
 
     done = ["task-received", "task-started", "task-succeeded"]
     assert events["add"] == events["chord"] == events["ignored result"] == done
@@ -75,9 +85,19 @@ def test_two_recordings_differ_in_what_was_changed_and_nothing_else(alone: Alone
 
     assert before != after
     assert {name for name, value in vars(before).items() if getattr(after, name) != value} == {
-        "alone", "calls", "log", "others", "ready", "worker",
-    }  # fmt: skip
-    assert {name for name, value in before.alone.items() if after.alone[name] != value} == {"conf", "receivers", "routes", "tasks"}
+        "alone",
+        "calls",
+        "log",
+        "others",
+        "ready",
+        "worker",
+    }
+    assert {name for name, value in before.alone.items() if after.alone[name] != value} == {
+        "conf",
+        "receivers",
+        "routes",
+        "tasks",
+    }
     assert after.log - before.log == {"  . spare": 1}
     assert "task-sent" in [event[0] for event in after.calls["add"]["events"]]
     assert after.calls["in place"] == before.calls["in place"]

@@ -23,7 +23,9 @@ from tests.acceptance.neighbours.test_flask import OLD
 from tests.integration.redis.servers import Server, until
 
 pytestmark = [
-    pytest.mark.thorough("that tasks of an application are durable steps is held by integration/user_tasks, with an application of ours"),
+    pytest.mark.thorough(
+        "that tasks of an application are durable steps is held by integration/user_tasks, with an application of ours"
+    ),
     pytest.mark.slow("workers of others and of ours are killed and started again, and their broker"),
 ]
 BROKERS = pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.whole)])
@@ -77,7 +79,9 @@ def beside(redis: Server, broker: str, request: pytest.FixtureRequest, tmp_path:
             opened.callback(connected.close)
             workers = OurWorkers(tmp_path / "ours", connected, url, broker_url, backend)
             opened.callback(workers.stop)
-            yield Ours(workers, opened.enter_context(Client(url, broker_url=broker_url, config=config)), server or redis)
+            yield Ours(
+                workers, opened.enter_context(Client(url, broker_url=broker_url, config=config)), server or redis
+            )
 
     return started
 
@@ -88,7 +92,9 @@ def url_of(redis: Server) -> str:
 
 def executions(theirs: Running) -> Counter[str]:
     """How often each task of a run was received by their worker, and how often it succeeded."""
-    return Counter(f"{name} {what}" for name, what in re.findall(r"Task (\S+)\[cantata-\S+\] (received|succeeded)", theirs.log()))
+    return Counter(
+        f"{name} {what}" for name, what in re.findall(r"Task (\S+)\[cantata-\S+\] (received|succeeded)", theirs.log())
+    )
 
 
 def event_of(run: ChainRun, kind: str, step: str) -> Mapping[str, Any] | None:
@@ -97,7 +103,9 @@ def event_of(run: ChainRun, kind: str, step: str) -> Mapping[str, Any] | None:
 
 
 @BROKERS
-def test_a_run_that_their_worker_submitted_goes_on_where_it_was(start: Start, redis: Server, beside: Beside, broker: str) -> None:
+def test_a_run_that_their_worker_submitted_goes_on_where_it_was(
+    start: Start, redis: Server, beside: Beside, broker: str
+) -> None:
     theirs = start(DJANGO, environment_with_cantata("django-cantata.lock"), broker, DJANGO.installed)
     theirs.start_worker()
 
@@ -140,9 +148,11 @@ def test_a_task_that_was_lost_with_their_worker_is_done_again_and_no_other_is(
 
     assert response.outputs == {"before": 2, "process": {"current": 2, "total": 2}, "after": 4}
     assert executions(theirs) == {
-        "task_app.tasks.add received": 2, "task_app.tasks.add succeeded": 2,
-        "task_app.tasks.process received": 2, "task_app.tasks.process succeeded": 1,
-    }  # fmt: skip
+        "task_app.tasks.add received": 2,
+        "task_app.tasks.add succeeded": 2,
+        "task_app.tasks.process received": 2,
+        "task_app.tasks.process succeeded": 1,
+    }
 
 
 @pytest.mark.parametrize("lock", [pytest.param("flask.lock", marks=OLD), "flask-next.lock"])
@@ -166,5 +176,7 @@ def test_a_task_that_ignores_its_result_is_done_once_though_our_workers_do_not_k
         == "node 'b' failed: task task_app.tasks.add raised TypeError: unsupported operand type(s) for +: 'int' and 'str'"
     )
     assert executions(theirs) == {
-        "task_app.tasks.block received": 1, "task_app.tasks.block succeeded": 1, "task_app.tasks.add received": 1,
-    }  # fmt: skip
+        "task_app.tasks.block received": 1,
+        "task_app.tasks.block succeeded": 1,
+        "task_app.tasks.add received": 1,
+    }

@@ -56,17 +56,28 @@ def test_each_of_its_tasks_does_what_it_says(alone: Alone, lock: str, broker: st
     results = {label: call["result"] for label, call in calls.items() if call.get("state") == "SUCCESS"}
     errors = {label: call["error"][:2] for label, call in calls.items() if call.get("error")}
     assert results == {
-        "add": 5, "chain": 7, "in place": 3, "process": {"current": 1, "total": 1}, "chain of two kinds": {"current": 0, "total": 0},
-    }  # fmt: skip
+        "add": 5,
+        "chain": 7,
+        "in place": 3,
+        "process": {"current": 1, "total": 1},
+        "chain of two kinds": {"current": 0, "total": 0},
+    }
     assert errors == {
         "add of two types": ["builtins.TypeError", "unsupported operand type(s) for +: 'int' and 'str'"],
         "unknown task": ["celery.exceptions.NotRegistered", "'task_app.nowhere'"],
         "revoked": ["celery.exceptions.TaskRevokedError", "revoked"],
     }
     assert calls["wrong arguments"]["raised"][1] == "add() missing 1 required positional argument: 'b'"
-    assert [event[0] for event in calls["ignored over HTTP"]["events"]] == ["task-received", "task-started", "task-succeeded"]
+    assert [event[0] for event in calls["ignored over HTTP"]["events"]] == [
+        "task-received",
+        "task-started",
+        "task-succeeded",
+    ]
     assert behaviour.more == {
-        "answers": {"added": [200, [200, {"ready": True, "successful": True, "value": 5}]], "wrong": [200, [500, "INTERNAL SERVER ERROR"]]},
+        "answers": {
+            "added": [200, [200, {"ready": True, "successful": True, "value": 5}]],
+            "wrong": [200, [500, "INTERNAL SERVER ERROR"]],
+        },
         "index": [404, "NOT FOUND"],
     }
 

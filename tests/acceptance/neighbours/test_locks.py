@@ -39,4 +39,7 @@ def test_what_cantata_depends_on_is_installed_beside_them(project: str) -> None:
 def test_the_page_shows_the_versions_that_are_run(lock: str) -> None:
     versions = dict(re.split(r"==|\s", pin)[:2] for pin in pins(f"{lock}.lock"))
 
-    assert f"| {versions['celery']} | {versions['kombu']} | {versions['redis']} |" in (TOP / "docs" / "compatibility.md").read_text()
+    assert (
+        f"| {versions['celery']} | {versions['kombu']} | {versions['redis']} |"
+        in (TOP / "docs" / "compatibility.md").read_text()
+    )

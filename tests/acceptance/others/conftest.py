@@ -36,7 +36,9 @@ def ask(client: EmbeddedClient) -> Iterator[Ask]:
     """Has an agent with these fields answer; `models` and `tools` are those of its configuration."""
     clients: list[Client] = []
 
-    def asked(text: str = "go", *, models: dict[str, Any], tools: dict[str, Any] | None = None, **fields: Any) -> TurnRun:
+    def asked(
+        text: str = "go", *, models: dict[str, Any], tools: dict[str, Any] | None = None, **fields: Any
+    ) -> TurnRun:
         fields = {"tools": [*(tools or {})], **fields}
         definitions = Definitions(
             folder=str(FUNCTIONS),

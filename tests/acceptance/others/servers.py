@@ -35,7 +35,11 @@ def npm_server(name: str, *words: str) -> McpServer:
         run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder))
 
     folder = kept("npm", (HERE / "package-lock.json").read_text(), install)
-    return McpServer(command=[str(folder / "node_modules" / ".bin" / f"mcp-server-{name}"), *words], connect_timeout_s=60, timeout_s=60)
+    return McpServer(
+        command=[str(folder / "node_modules" / ".bin" / f"mcp-server-{name}"), *words],
+        connect_timeout_s=60,
+        timeout_s=60,
+    )
 
 
 def time_server() -> McpServer:
@@ -48,15 +52,23 @@ def time_server() -> McpServer:
 def llama_server(folder: Path) -> Iterator[str]:
     """The address of llama.cpp's own HTTP server with a small model."""
     file = folder / "llama.url"
-    with _process([sys.executable, str(LLAMA), str(file)], folder / "llama.log", {"OMP_WAIT_POLICY": "PASSIVE"}):  # else threads spin
+    with _process(
+        [sys.executable, str(LLAMA), str(file)], folder / "llama.log", {"OMP_WAIT_POLICY": "PASSIVE"}
+    ):  # else threads spin
         yield f"{until(lambda: file.exists() and file.read_text(), 'the address of llama.cpp', START_S)}/v1"
 
 
 @contextmanager
 def litellm_proxy(folder: Path, models: Sequence[Mapping[str, object]]) -> Iterator[str]:
     """The address of LiteLLM's proxy with these models."""
-    program, config, port = environment("litellm-proxy.lock", HERE) / "bin" / "litellm", folder / "proxy.yaml", free_port()
-    config.write_text(yaml.safe_dump({"model_list": list(models), "litellm_settings": {"telemetry": False, "num_retries": 0}}))
+    program, config, port = (
+        environment("litellm-proxy.lock", HERE) / "bin" / "litellm",
+        folder / "proxy.yaml",
+        free_port(),
+    )
+    config.write_text(
+        yaml.safe_dump({"model_list": list(models), "litellm_settings": {"telemetry": False, "num_retries": 0}})
+    )
     variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_MASTER_KEY": "sk-proxy"}
     command = [str(program), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
     with _process(command, folder / "proxy.log", variables) as process:
@@ -71,7 +83,10 @@ def litellm_proxy(folder: Path, models: Sequence[Mapping[str, object]]) -> Itera
 
 @contextmanager
 def _process(command: Sequence[str], log: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **variables}) as process:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **variables}) as process,
+    ):
         try:
             yield process
         finally:

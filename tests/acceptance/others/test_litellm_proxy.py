@@ -41,7 +41,9 @@ class Upstream:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 upstream.requests.append(body)
-                reply = upstream.script.pop(0) if upstream.script else {"status": 500, "error": "the script is at its end"}
+                reply = (
+                    upstream.script.pop(0) if upstream.script else {"status": 500, "error": "the script is at its end"}
+                )
                 status, kind, text = upstream.answer(body, dict(reply))
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
@@ -72,13 +74,21 @@ class Upstream:
             return 200, "application/json", json.dumps(whole).encode()
         deltas: list[Json] = [{"role": "assistant"}]
         for key, value in message.items():
-            parts = [value[:3], value[3:]] if isinstance(value, str) else [[{**each, "index": number}] for number, each in enumerate(value)]
+            parts = (
+                [value[:3], value[3:]]
+                if isinstance(value, str)
+                else [[{**each, "index": number}] for number, each in enumerate(value)]
+            )
             deltas += [{key: part} for part in parts if part]
         choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
         choices += [[{"index": 0, "delta": {}, "finish_reason": end}]]
         chunks = [{**about, "object": "chat.completion.chunk", "choices": each} for each in choices]
         chunks.append({**about, "object": "chat.completion.chunk", "choices": [], "usage": usage})
-        return 200, "text/event-stream", "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() + b"data: [DONE]\n\n"
+        return (
+            200,
+            "text/event-stream",
+            "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() + b"data: [DONE]\n\n",
+        )
 
     def close(self) -> None:
         """Stop."""
@@ -98,7 +108,10 @@ def provider() -> Iterator[Upstream]:
 def proxy(provider: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the proxy, which knows a model of each of some providers."""
     models: list[Json] = [
-        {"model_name": model.partition("/")[2], "litellm_params": {"model": model, "api_base": provider.url, "api_key": "sk-upstream"}}
+        {
+            "model_name": model.partition("/")[2],
+            "litellm_params": {"model": model, "api_base": provider.url, "api_key": "sk-upstream"},
+        }
         for model in MODELS
     ]
     with litellm_proxy(tmp_path_factory.mktemp("proxy"), models) as url:
@@ -134,7 +147,9 @@ def test_a_text_arrives_with_its_usage(ask: Ask, upstream: Upstream, proxy: str,
 
 
 @STREAMED
-def test_parallel_calls_of_tools_are_executed_and_sent_back(ask: Ask, upstream: Upstream, proxy: str, stream: bool) -> None:
+def test_parallel_calls_of_tools_are_executed_and_sent_back(
+    ask: Ask, upstream: Upstream, proxy: str, stream: bool
+) -> None:
     calls = [call("add", "call_a", a=1, b=2), call("add", "call_b", a=3, b=4)]
     upstream.script = [{"content": "I add.", "tool_calls": calls}, {"content": "3 and 7"}]
 
@@ -166,7 +181,11 @@ def test_an_answer_has_the_structure_of_its_schema(ask: Ask, upstream: Upstream,
 def test_reasoning_is_kept_out_of_the_answer_and_survives_the_tool_loop(
     ask: Ask, upstream: Upstream, proxy: str, model: str, stream: bool
 ) -> None:
-    first = {"reasoning_content": "The user wants a sum.", "content": "", "tool_calls": [call("add", "call_a", a=1, b=2)]}
+    first = {
+        "reasoning_content": "The user wants a sum.",
+        "content": "",
+        "tool_calls": [call("add", "call_a", a=1, b=2)],
+    }
     upstream.script = [first, {"reasoning_content": "That was easy.", "content": "3"}]
 
     run = ask("add", models=through(proxy, model, as_="litellm_proxy"), tools=ADD, stream=stream)
@@ -213,12 +232,24 @@ def test_a_filter_ends_the_call(ask: Ask, upstream: Upstream, proxy: str, stream
         (401, {}, "model_auth"),
         (400, {"code": "context_length_exceeded"}, "model_context"),
         (429, {}, "rate_limited"),
-        (429, {"code": "insufficient_quota", "type": "insufficient_quota"}, "rate_limited"),  # the proxy drops code and type
+        (
+            429,
+            {"code": "insufficient_quota", "type": "insufficient_quota"},
+            "rate_limited",
+        ),  # the proxy drops code and type
         (503, {}, "model_unavailable"),
     ],
 )
-def test_errors_of_the_provider_keep_their_meaning(ask: Ask, upstream: Upstream, proxy: str, status: int, more: Json, code: str) -> None:
-    text = "You exceeded your current quota" if "type" in more else "This model's maximum context length is 9 tokens" if more else "no luck"
+def test_errors_of_the_provider_keep_their_meaning(
+    ask: Ask, upstream: Upstream, proxy: str, status: int, more: Json, code: str
+) -> None:
+    text = (
+        "You exceeded your current quota"
+        if "type" in more
+        else "This model's maximum context length is 9 tokens"
+        if more
+        else "no luck"
+    )
     upstream.script = [{"status": status, "error": text, "more": more}] * 9
 
     result = ask("go", models=through(proxy)).result()

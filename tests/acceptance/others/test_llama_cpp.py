@@ -12,7 +12,9 @@ from tests.acceptance.others.conftest import Ask
 from tests.acceptance.others.servers import llama_server
 
 pytestmark = [
-    pytest.mark.thorough("no other test calls a model server that somebody else wrote; the embedded model has an adapter of ours"),
+    pytest.mark.thorough(
+        "no other test calls a model server that somebody else wrote; the embedded model has an adapter of ours"
+    ),
     pytest.mark.slow("a model of 135 million parameters writes on this processor"),
     pytest.mark.timeout(600),
 ]
@@ -51,7 +53,9 @@ def test_an_answer_fits_its_schema(ask: Ask, models: dict[str, object], stream: 
 
 
 @BOTH
-def test_tools_are_accepted_by_its_template_and_a_reply_arrives(ask: Ask, models: dict[str, object], stream: bool) -> None:
+def test_tools_are_accepted_by_its_template_and_a_reply_arrives(
+    ask: Ask, models: dict[str, object], stream: bool
+) -> None:
     tools = {"add": {"function": "fleet_tools:add", "description": "Adds two numbers."}}
 
     run = ask("Add 1 and 2.", models=models, stream=stream, tools=tools, max_tool_rounds=1)

@@ -158,9 +158,9 @@ def test_no_tool_of_theirs_is_left_out_for_any_provider(tmp_path: Path) -> None:
     tools = run(scenario())
 
     assert all(tools.values())
-    assert {(name, provider): dict(fit_tools(tools[name], provider).left_out) for name in tools for provider in PROVIDERS} == {
-        (name, provider): {} for name in tools for provider in PROVIDERS
-    }
+    assert {
+        (name, provider): dict(fit_tools(tools[name], provider).left_out) for name in tools for provider in PROVIDERS
+    } == {(name, provider): {} for name in tools for provider in PROVIDERS}
 
 
 def test_the_page_names_the_versions_that_are_run() -> None:

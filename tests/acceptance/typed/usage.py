@@ -74,7 +74,9 @@ def submit(client: Client) -> str:
     assert_type(response, ChainResponse)
     client.submit_turn(4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.submit_turn("tea", agnet="clerk")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    return "".join(event.type for event in run.log()) + "".join(f"{row.row}: {row.status}" for row in client.batch(["tea"], agent="clerk"))
+    return "".join(event.type for event in run.log()) + "".join(
+        f"{row.row}: {row.status}" for row in client.batch(["tea"], agent="clerk")
+    )
 
 
 async def submit_async() -> RunResult:

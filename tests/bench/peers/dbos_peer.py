@@ -15,7 +15,18 @@ from pathlib import Path
 
 from dbos import DBOS, SetWorkflowID  # type: ignore[import-not-found]
 
-from tests.bench.peers.timing import LONG, PARKED, hang_once, is_wanted, memory_mb, noop, parked_bytes, recovery_ms, tell, tell_samples
+from tests.bench.peers.timing import (
+    LONG,
+    PARKED,
+    hang_once,
+    is_wanted,
+    memory_mb,
+    noop,
+    parked_bytes,
+    recovery_ms,
+    tell,
+    tell_samples,
+)
 
 RECOVERED = "recovered"  # what the application says at the end of its run
 URL = os.environ["PEER_URL"]
@@ -117,7 +128,8 @@ def stored_bytes() -> float:
     if URL.startswith("sqlite:///"):
         with sqlite3.connect(URL.removeprefix("sqlite:///")) as connection:
             pages, free, size = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("page_count", "freelist_count", "page_size")
             )
         return float((pages - free) * size)
     import psycopg  # type: ignore[import-not-found]  # noqa: PLC0415  # comes with DBOS
@@ -149,7 +161,12 @@ async def main() -> None:
                 await DBOS.start_workflow_async(parked_workflow)
 
         tell_samples(
-            "parked", [await asyncio.to_thread(parked_bytes, stored_bytes, lambda: asyncio.run_coroutine_threadsafe(park(), loop).result())]
+            "parked",
+            [
+                await asyncio.to_thread(
+                    parked_bytes, stored_bytes, lambda: asyncio.run_coroutine_threadsafe(park(), loop).result()
+                )
+            ],
         )
         os._exit(0)  # its runs wait for a day
     DBOS.destroy()

@@ -58,14 +58,18 @@ def thread() -> dict[str, Any]:
 def main() -> None:
     """Time the shapes."""
     connection = sqlite3.connect(os.path.join(os.environ["PEER_HOME"], "checkpoints.db"), check_same_thread=False)
-    connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the host may lose the last moment, as with an AOF everysec
+    connection.execute(
+        "PRAGMA synchronous = NORMAL"
+    )  # a crash of the host may lose the last moment, as with an AOF everysec
     saver = SqliteSaver(connection)
     one, wide = row(saver), diamond(saver)
     tell(
         {
             "row of 10": lambda: one.invoke({"value": 1}, thread(), durability="sync"),
             "1 → 100 → 1": lambda: wide.invoke({"value": 1}, thread(), durability="sync"),
-            "50 rows of 10 at once": lambda: one.batch([{"value": 1}] * 50, [thread() for _ in range(50)], durability="sync"),
+            "50 rows of 10 at once": lambda: one.batch(
+                [{"value": 1}] * 50, [thread() for _ in range(50)], durability="sync"
+            ),
         }
     )
 

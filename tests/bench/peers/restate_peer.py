@@ -77,12 +77,16 @@ def serve(port: int) -> None:
 
 def start_worker(port: int) -> subprocess.Popen[bytes]:
     """Start the process that serves the workflows."""
-    return subprocess.Popen([sys.executable, "-m", "tests.bench.peers.restate_peer", str(port)], stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.peers.restate_peer", str(port)], stdout=subprocess.DEVNULL
+    )
 
 
 def start_server(ports: dict[str, int]) -> subprocess.Popen[bytes]:
     """Start the server; nothing but its addresses and its folder differs from its defaults, and it sends no telemetry."""
-    binary = next(Path(os.environ["PEER_ENVIRONMENT"]).glob("node_modules/@restatedev/restate-server-*/bin/restate-server"))
+    binary = next(
+        Path(os.environ["PEER_ENVIRONMENT"]).glob("node_modules/@restatedev/restate-server-*/bin/restate-server")
+    )
     settings = {
         "RESTATE_BASE_DIR": os.environ["PEER_HOME"],
         "RESTATE_BIND_ADDRESS": f"{HOST}:{ports['fabric']}",

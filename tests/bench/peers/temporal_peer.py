@@ -120,7 +120,9 @@ class Parked:
 
 async def work(address: str) -> None:
     """Work until killed."""
-    worker = Worker(await connect(address), task_queue=QUEUE, workflows=[Row, Diamond, Recovering, Parked], activities=[noop, hang])
+    worker = Worker(
+        await connect(address), task_queue=QUEUE, workflows=[Row, Diamond, Recovering, Parked], activities=[noop, hang]
+    )
     await worker.run()
 
 
@@ -161,7 +163,10 @@ async def measure(client: Any, processes: list[subprocess.Popen[bytes]], databas
             for _ in range(PARKED):
                 await client.start_workflow(Parked.run, id=uuid.uuid4().hex, task_queue=QUEUE)
 
-        tell_samples("parked", [await asyncio.to_thread(parked_bytes, lambda: float(database.stat().st_size), in_loop(loop, park))])
+        tell_samples(
+            "parked",
+            [await asyncio.to_thread(parked_bytes, lambda: float(database.stat().st_size), in_loop(loop, park))],
+        )
     if is_wanted("recovery"):
         marker = Path(os.environ["PEER_HOME"]) / "begun"
         running = asyncio.create_task(call(Recovering.run, str(marker)))
@@ -179,7 +184,9 @@ def start_server(database: Path, port: int) -> subprocess.Popen[bytes]:
     """Start the development server; it asks nobody for newer versions."""
     binary = Path(sys.executable).parent / "temporal"
     options = ["--ip", HOST, "--port", str(port), "--db-filename", str(database), "--headless", "--log-level", "error"]
-    polls = os.environ.get("TEMPORAL_POLLS_PER_S")  # 20 for each shard by default, and the development server has one shard
+    polls = os.environ.get(
+        "TEMPORAL_POLLS_PER_S"
+    )  # 20 for each shard by default, and the development server has one shard
     for queue in ("transfer", "timer") if polls else ():
         options += ["--dynamic-config-value", f"history.{queue}ProcessorMaxPollRPS={polls}"]
     environment = {**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"}
@@ -188,7 +195,9 @@ def start_server(database: Path, port: int) -> subprocess.Popen[bytes]:
 
 def start_worker(address: str) -> subprocess.Popen[bytes]:
     """Start a worker process."""
-    return subprocess.Popen([sys.executable, "-m", "tests.bench.peers.temporal_peer", address], stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.peers.temporal_peer", address], stdout=subprocess.DEVNULL
+    )
 
 
 async def main() -> None:

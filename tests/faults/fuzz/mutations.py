@@ -8,17 +8,99 @@ from collections.abc import Sequence
 from cantata.values import JsonValue
 
 TOKENS = (
-    *("", " ", "\n", "\t", "\x00", "\ufeff", "\ud800", "é", "😀", "\u202e", "#", "---", "...", "%", "&a ", "*a", "<<: *a"),
-    *("? ", "- ", ": ", "|", ">", "{", "}", "[", "]", "(", ")", "'", '"', "`", "\\", "/", "@", "$", "${", "{{", "}}", "{%"),
-    *("==", "||", "&&", " OR ", " AND ", " not ", ".", ",", "null", "true", "0", "-1", "1e999", "9" * 400, "0x10", "NaN", ".inf"),
+    *(
+        "",
+        " ",
+        "\n",
+        "\t",
+        "\x00",
+        "\ufeff",
+        "\ud800",
+        "é",
+        "😀",
+        "\u202e",
+        "#",
+        "---",
+        "...",
+        "%",
+        "&a ",
+        "*a",
+        "<<: *a",
+    ),
+    *(
+        "? ",
+        "- ",
+        ": ",
+        "|",
+        ">",
+        "{",
+        "}",
+        "[",
+        "]",
+        "(",
+        ")",
+        "'",
+        '"',
+        "`",
+        "\\",
+        "/",
+        "@",
+        "$",
+        "${",
+        "{{",
+        "}}",
+        "{%",
+    ),
+    *(
+        "==",
+        "||",
+        "&&",
+        " OR ",
+        " AND ",
+        " not ",
+        ".",
+        ",",
+        "null",
+        "true",
+        "0",
+        "-1",
+        "1e999",
+        "9" * 400,
+        "0x10",
+        "NaN",
+        ".inf",
+    ),
     *("2026-01-01", "a" * 5000, "[" * 500, "{a: " * 200, "[@,@] | " * 40, "input", "output", "@input", "a/b#1|c=d,*"),
     *("!!python/object/apply:os.system [id]", "!!binary |", "__class__", "../../etc/passwd"),
 )
-_PLAIN: list[JsonValue] = [None, True, False, 0, -1, 2**63, 1e308, 0.5, "", " ", "a", "@", "$", "\x00", "é😀", "a" * 5000, "a/b#1|c"]
+_PLAIN: list[JsonValue] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**63,
+    1e308,
+    0.5,
+    "",
+    " ",
+    "a",
+    "@",
+    "$",
+    "\x00",
+    "é😀",
+    "a" * 5000,
+    "a/b#1|c",
+]
 _WORDS: list[JsonValue] = ["input", "{input}", "${x}", "n0", "skip", "abort", "tool", "map", "branch", "wait"]
 _NESTED: list[JsonValue] = [[], {}, [[]], [{}], {"": None}, {"a": {"b": []}}, ["n0", "n1"], [1] * 500]
 _EXPRESSIONS: list[JsonValue] = [
-    *(" | ".join(["[@,@]"] * 30), "items[*].[$.items[*].[$.items[*]]]", "join('', [to_string($), to_string($)])", "input.items"),
+    *(
+        " | ".join(["[@,@]"] * 30),
+        "items[*].[$.items[*].[$.items[*]]]",
+        "join('', [to_string($), to_string($)])",
+        "input.items",
+    ),
 ]
 VALUES: Sequence[JsonValue] = [*_PLAIN, *_WORDS, *_NESTED, *_EXPRESSIONS]
 
@@ -28,7 +110,9 @@ def text_of(example: str, chance: random.Random) -> str:
     for _ in range(chance.choice([1, 1, 2, 3, 8])):
         start = chance.randrange(len(example) + 1)
         end = min(len(example), start + chance.choice([0, 1, 1, 3, 10, 60, 400]))
-        piece = chance.choice([chance.choice(TOKENS), chance.choice(TOKENS), example[start:end] * 2, _some(example, chance)])
+        piece = chance.choice(
+            [chance.choice(TOKENS), chance.choice(TOKENS), example[start:end] * 2, _some(example, chance)]
+        )
         example = example[:start] + piece + example[end:]
     return example
 

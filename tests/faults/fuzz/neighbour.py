@@ -71,7 +71,9 @@ class Neighbour:
         self._hold(found.get("status") == "succeeded", "its run to have succeeded", found)
         listed = self._answer("GET", "/runs")
         runs = {str(run["run_id"]) for run in listed.get("runs", ())}
-        self._hold(run_id in runs and runs <= self._runs, "a list of its own runs", sorted(runs - self._runs)[:5] or listed)
+        self._hold(
+            run_id in runs and runs <= self._runs, "a list of its own runs", sorted(runs - self._runs)[:5] or listed
+        )
 
     def _answer(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         try:
@@ -91,9 +93,16 @@ def compare(harmless_s: Sequence[float], hostile_s: Sequence[float]) -> tuple[st
     most, blocked = before * SLOWER + SLOWER_S, max(harmless_s) + BLOCKED_S
     violations = []
     if after > most and min(len(harmless_s), len(hostile_s)) >= MIN_ROUNDS:
-        expected = f"a median of at most {most:.3f} s for a second tenant, which is {before:.3f} s beside harmless input"
+        expected = (
+            f"a median of at most {most:.3f} s for a second tenant, which is {before:.3f} s beside harmless input"
+        )
         violations.append(Violation("", "", expected, f"{after:.3f} s"))
     if longest > blocked:
-        violations.append(Violation("", "", f"no answers to a second tenant that take more than {blocked:.1f} s", f"{longest:.1f} s"))
-    medians, most_s = f"median {before * 1000:.0f} → {after * 1000:.0f} ms", f"longest {max(harmless_s):.2f} → {longest:.2f} s"
+        violations.append(
+            Violation("", "", f"no answers to a second tenant that take more than {blocked:.1f} s", f"{longest:.1f} s")
+        )
+    medians, most_s = (
+        f"median {before * 1000:.0f} → {after * 1000:.0f} ms",
+        f"longest {max(harmless_s):.2f} → {longest:.2f} s",
+    )
     return f"a second tenant: {medians}, {most_s}, {len(harmless_s)} → {len(hostile_s)} rounds", violations

@@ -85,7 +85,9 @@ def by_plain_chains(requests: Requests, chance: random.Random) -> None:
     requests.plain_chain()
 
 
-def feed(desk: Deployment, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round, harmless: Round) -> Fed:
+def feed(
+    desk: Deployment, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round, harmless: Round
+) -> Fed:
     """Feed a gateway for some time, then see that all is as it was: the processes, their sizes, and a plain run.
 
     Harmless and hostile input take turns, over as many connections at once; a second tenant beside notices no difference.
@@ -133,7 +135,11 @@ def _repeat(once: Callable[[], None], seconds: float, watch: Watch | None = None
 
 
 def _processes(stack: Stack) -> Mapping[str, int]:
-    return {process.name: process.pid for process in stack.processes() if process.alive and process.name not in ("supervisor", "valkey")}
+    return {
+        process.name: process.pid
+        for process in stack.processes()
+        if process.alive and process.name not in ("supervisor", "valkey")
+    }
 
 
 def _wait_for_all(requests: Requests, ended: set[str]) -> None:

@@ -27,7 +27,11 @@ from tests.unit.flows.expressions.test_expressions import NEARLY_PATHS, PATHS, R
 REPOSITORY = Path(__file__).parents[3]
 SLOW_S = 10.0  # of processor time for one text; the bounds of an expression come to a few seconds on a slow machine
 BLOCK = re.compile(r"```(?:yaml|json)\n(.*?)```", re.DOTALL)
-CONDITIONS = ("${a} == 'high' && ${b.c[0]} > 3", "not ${a} exists or ${a} in ['x', \"y\"]", "(${a} contains 'x') || !(b >= 2.5)")
+CONDITIONS = (
+    "${a} == 'high' && ${b.c[0]} > 3",
+    "not ${a} exists or ${a} in ['x', \"y\"]",
+    "(${a} contains 'x') || !(b >= 2.5)",
+)
 BOMB = " | ".join(["[@,@]"] * 30)
 SCOPE = Scope(steps={"a": "$.a", "b": "$.b"}, variables={"c": 1})
 
@@ -64,7 +68,10 @@ def examples() -> Iterator[tuple[Read, str]]:
         yield _document, path.read_text()
     yield from ((_condition, text) for text in CONDITIONS)
     yield from ((_reference, text) for text in CONDITIONS)
-    yield from ((_expression, text) for text in (BOMB, "items[?n > `3`].{a: n, b: @} | sort_by(@, &a)[0]", "join(', ', [a, b] || `[]`)"))
+    yield from (
+        (_expression, text)
+        for text in (BOMB, "items[?n > `3`].{a: n, b: @} | sort_by(@, &a)[0]", "join(', ', [a, b] || `[]`)")
+    )
 
 
 class Readers:
@@ -108,6 +115,8 @@ def by_hypothesis(readers: Readers, number: int, *, count: int = 200) -> None:
     def hold(text: str, root: dict[str, JsonValue]) -> None:
         readers.hold(lambda text: expressions.parse(text, frozenset(root)).evaluate(root), text)
         readers.hold(_condition, text)
-        readers.hold(_document, json.dumps({"nodes": [{"node_id": "a", "kind": "branch", "condition": text}], "entry_node": "a"}))
+        readers.hold(
+            _document, json.dumps({"nodes": [{"node_id": "a", "kind": "branch", "condition": text}], "entry_node": "a"})
+        )
 
     hold()

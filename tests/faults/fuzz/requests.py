@@ -28,11 +28,39 @@ RUN_S = 20.0  # the time-out of each chain that is sent
 CHATS = 8  # connections at once
 CHAIN: dict[str, JsonValue] = {
     "nodes": [
-        {"node_id": "n0", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}, "next_node": "n1"},
-        {"node_id": "n1", "kind": "branch", "condition": "n0 > `2`", "true_node": "n2", "false_node": "n0", "max_iterations": 3},
-        {"node_id": "n2", "kind": "map", "items_path": "input.items", "map_node": "n3", "next_node": "n4", "on_error": "skip"},
+        {
+            "node_id": "n0",
+            "kind": "tool",
+            "name": "add",
+            "input": {"a": 1},
+            "input_map": {"b": "input.b"},
+            "next_node": "n1",
+        },
+        {
+            "node_id": "n1",
+            "kind": "branch",
+            "condition": "n0 > `2`",
+            "true_node": "n2",
+            "false_node": "n0",
+            "max_iterations": 3,
+        },
+        {
+            "node_id": "n2",
+            "kind": "map",
+            "items_path": "input.items",
+            "map_node": "n3",
+            "next_node": "n4",
+            "on_error": "skip",
+        },
         {"node_id": "n3", "kind": "tool", "name": "add", "input": {"b": 1}, "input_map": {"a": "item.n OR index"}},
-        {"node_id": "n4", "kind": "agent", "name": "echo", "input_map": {"text": "to_string(n2)"}, "retry": 1, "timeout": 5},
+        {
+            "node_id": "n4",
+            "kind": "agent",
+            "name": "echo",
+            "input_map": {"text": "to_string(n2)"},
+            "retry": 1,
+            "timeout": 5,
+        },
     ],
     "entry_node": "n0",
     "initial_input": {"b": 2, "items": [{"n": 1}, {"n": 2}, {}]},
@@ -55,7 +83,9 @@ class Requests:
         self.violations: list[Violation] = []
         self.runs: set[str] = set()
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=self._headers, timeout=PATIENCE_S)
-        self._http = httpx.Client(base_url=url, headers={"Content-Type": "application/json", **self._headers}, timeout=PATIENCE_S)
+        self._http = httpx.Client(
+            base_url=url, headers={"Content-Type": "application/json", **self._headers}, timeout=PATIENCE_S
+        )
         self._operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
     def by_schema(self, number: int, *, count: int = 5) -> None:
@@ -71,7 +101,11 @@ class Requests:
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
             try:
-                self._answered(f"{operation.method} {case.formatted_path}", case.body, case.call(headers=self._headers, timeout=PATIENCE_S))
+                self._answered(
+                    f"{operation.method} {case.formatted_path}",
+                    case.body,
+                    case.call(headers=self._headers, timeout=PATIENCE_S),
+                )
             except OSError as error:  # requests cannot send everything
                 if "timed out" in str(error):
                     self._wrong(f"{operation.method} {operation.path}", case.body, str(error))
@@ -132,7 +166,9 @@ class Requests:
                 self.runs.add(response.json()["run_id"])
 
     def _wrong(self, what: str, body: object, found: str) -> None:
-        self.violations.append(Violation("", "", f"an answer to {what} with {str(body)[:2000]!r} that is no fault of the gateway", found))
+        self.violations.append(
+            Violation("", "", f"an answer to {what} with {str(body)[:2000]!r} that is no fault of the gateway", found)
+        )
 
 
 def _said(chance: random.Random) -> str | bytes:

@@ -36,12 +36,17 @@ class Watch:
         """What is wrong, if these are the processes now."""
         for name, pid in self.processes.items():
             if now.get(name) != pid or not is_alive(pid):
-                yield Violation("", "", f"process {pid} of {name}, which was there at the beginning", str(now.get(name)))
+                yield Violation(
+                    "", "", f"process {pid} of {name}, which was there at the beginning", str(now.get(name))
+                )
         for name, size in self.sizes().items():
             most = self._warm.get(name, size) * GROWTH + GROWTH_MB
             if size > most:
                 yield Violation(
-                    "", "", f"{name} to hold at most {most:.0f} MB, as it held {self._warm[name]:.0f} MB when warm", f"{size:.0f} MB"
+                    "",
+                    "",
+                    f"{name} to hold at most {most:.0f} MB, as it held {self._warm[name]:.0f} MB when warm",
+                    f"{size:.0f} MB",
                 )
         for path in sorted(self.logs.rglob("*.log")):
             found = [line for line in path.read_text(errors="replace").splitlines() if BROKEN.search(line)]

@@ -38,16 +38,37 @@ def report(deployment: Stage) -> ChainRun:
         gate.touch()
     nodes: list[Json] = [
         tool("find pages", "echo", next_node=["enough", "prices"], pages=[{"gate": str(gate)} for gate in gates]),
-        {"node_id": "enough", "kind": "branch", "condition": "length(input.sites) > `2`", "true_node": "read", "false_node": "ask"},
+        {
+            "node_id": "enough",
+            "kind": "branch",
+            "condition": "length(input.sites) > `2`",
+            "true_node": "read",
+            "false_node": "ask",
+        },
         tool("ask", "echo"),
-        {"node_id": "read", "kind": "map", "items_path": ITEMS, "map_node": "page", "next_node": "draft", "max_concurrency": 2},
+        {
+            "node_id": "read",
+            "kind": "map",
+            "items_path": ITEMS,
+            "map_node": "page",
+            "next_node": "draft",
+            "max_concurrency": 2,
+        },
         {"node_id": "page", "kind": "tool", "name": "hold", "input_map": {"gate": "item.gate"}},
         tool("prices", "fail_until", retry=2, next_node="draft", gate=str(shaky), message="503 from the price list"),
-        {"node_id": "draft", "kind": "agent", "name": "writer", "deps": ["read", "prices", "ask"], "next_node": "approve"},
+        {
+            "node_id": "draft",
+            "kind": "agent",
+            "name": "writer",
+            "deps": ["read", "prices", "ask"],
+            "next_node": "approve",
+        },
         {"node_id": "approve", "kind": "wait", "next_node": "publish"},
         tool("publish", "echo", input_map={"text": "draft"}),
     ]
-    run = deployment.chain(*nodes, chain_id="weekly report", labels={"team": "research"}, initial_input={"sites": [1, 2, 3]})
+    run = deployment.chain(
+        *nodes, chain_id="weekly report", labels={"team": "research"}, initial_input={"sites": [1, 2, 3]}
+    )
     for event in run.log(timeout_s=PATIENCE_S):
         if event.type == "retry":
             shaky.touch()
@@ -66,7 +87,9 @@ def fill(deployment: Stage) -> str:
     for run in over:
         run.wait(PATIENCE_S)
     deployment.chain(
-        tool("wait", "hold", gate=str(deployment.gate())), chain_id="import of 40,000 addresses", labels={"team": "sales"}
+        tool("wait", "hold", gate=str(deployment.gate())),
+        chain_id="import of 40,000 addresses",
+        labels={"team": "sales"},
     ).cancel()
     asked = deployment.client.submit_turn(QUESTION, agent="clerk", session="anna", labels={"team": "support"})
     asked.wait(PATIENCE_S)
@@ -75,7 +98,10 @@ def fill(deployment: Stage) -> str:
 
 def ask(deployment: Stage) -> list[ChainRun]:
     """Runs that wait for a person: the first asks by a form."""
-    properties = {"approved": {"type": "boolean", "title": "Refund it?"}, "note": {"type": "string", "title": "Note to the customer"}}
+    properties = {
+        "approved": {"type": "boolean", "title": "Refund it?"},
+        "note": {"type": "string", "title": "Note to the customer"},
+    }
     refund: Json = {
         "node_id": "refund", "kind": "wait", "question": "Order 4711 arrived broken. Refund 30 €?",
         "input": {"order": 4711, "amount_eur": 30},
@@ -100,7 +126,9 @@ def work(deployment: Stage) -> None:
     deployment.client.schedules.pause("nightly-mail")
     deployment.models.script([{"match": "^letter 3$", "status": 400, "reply": "no"}, {"reply": "yes"}])
     for name, rows, stop_after in (("labels-october", 40, None), ("labels-november", 40, 24)):
-        feed = deployment.client.feed_batch([f"letter {number}" for number in range(rows)], agent="writer", name=name, concurrency=8)
+        feed = deployment.client.feed_batch(
+            [f"letter {number}" for number in range(rows)], agent="writer", name=name, concurrency=8
+        )
         for group in feed.groups(stop_after):
             feed.deliver(group)
 
@@ -108,7 +136,11 @@ def work(deployment: Stage) -> None:
 def lists(deployment: Stage, url: str) -> None:
     """Home, and the lists of schedules and batches."""
     with deployment.page(viewport=WIDE) as page:
-        for name, height, text in (("home", 810, "Queues"), ("schedules", 350, "watch-prices"), ("batches", 280, "labels-october")):
+        for name, height, text in (
+            ("home", 810, "Queues"),
+            ("schedules", 350, "watch-prices"),
+            ("batches", 280, "labels-october"),
+        ):
             page.set_viewport_size({"width": WIDE["width"], "height": height})
             page.goto(f"{url}/pages/{name}")
             expect(page.locator("main")).to_contain_text(text)

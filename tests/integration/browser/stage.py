@@ -82,7 +82,9 @@ class Stage:
             page = own.new_page()
             page.set_default_timeout(PATIENCE_MS)
             page.on("pageerror", lambda error: said.append(str(error)))
-            page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+            page.on(
+                "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
+            )
             yield page
         finally:
             own.close()
@@ -97,7 +99,9 @@ class Stage:
     def chain(self, *nodes: Json, **request: Any) -> ChainRun:
         """Submit a chain that begins with its first node."""
         labels = request.pop("labels", None)
-        return self.client.submit_chain({"nodes": list(nodes), "entry_node": nodes[0]["node_id"], **request}, labels=labels)
+        return self.client.submit_chain(
+            {"nodes": list(nodes), "entry_node": nodes[0]["node_id"], **request}, labels=labels
+        )
 
 
 def tool(node_id: str, name: str, *, next_node: str | list[str] | None = None, **given: Any) -> Json:

@@ -29,7 +29,11 @@ pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
 LOOKS: dict[str, Any] = {
     "desktop": {"size": {"width": 1200, "height": 800}, "scheme": "light", "rules": {}},
     "dark": {"size": {"width": 1200, "height": 800}, "scheme": "dark", "rules": {"runOnly": ["color-contrast"]}},
-    "phone": {"size": {"width": 390, "height": 780}, "scheme": "light", "rules": {"runOnly": ["scrollable-region-focusable"]}},
+    "phone": {
+        "size": {"width": 390, "height": 780},
+        "scheme": "light",
+        "rules": {"runOnly": ["scrollable-region-focusable"]},
+    },
 }
 """Looks of a page, each with the rules of axe that depend on it."""
 VIOLATIONS = """(rules) => axe.run({resultTypes: ["violations"], ...rules})
@@ -63,7 +67,13 @@ def test_a_run_is_watched_as_it_grows(deployment: Stage, url: str, page: Page) -
     gate = deployment.gate()
     run = deployment.chain(
         tool("read", "echo", next_node="kind", kind="numbers"),
-        {"node_id": "kind", "kind": "branch", "condition": "read.kind == 'numbers'", "true_node": "wait", "false_node": "words"},
+        {
+            "node_id": "kind",
+            "kind": "branch",
+            "condition": "read.kind == 'numbers'",
+            "true_node": "wait",
+            "false_node": "words",
+        },
         tool("words", "add", next_node="sum"),
         tool("wait", "hold", next_node="each", gate=str(gate), value=[1, 2, 3]),
         {"node_id": "each", "kind": "map", "items_path": "wait", "map_node": "one", "next_node": "sum"},
@@ -163,7 +173,9 @@ def test_a_map_is_a_counted_node_that_opens(deployment: Stage, url: str, page: P
 
 
 @pytest.mark.thorough("what the page is sent of a map is held by gateway/test_pages.py")
-def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(deployment: Stage, url: str, page: Page) -> None:
+def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(
+    deployment: Stage, url: str, page: Page
+) -> None:
     run = deployment.chain(
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
         {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
@@ -182,7 +194,9 @@ def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(depl
 @pytest.mark.thorough("what the page is sent of a step is held by gateway/test_pages.py")
 def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
-    deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that **the disk** is full."}])
+    deployment.models.script(
+        [{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that **the disk** is full."}]
+    )
     run = deployment.client.submit_turn("What is E42?", agent="clerk")
     run.wait(PATIENCE_S)
 
@@ -206,10 +220,15 @@ def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, p
 
 
 @pytest.mark.thorough("void tokens are held by gateway/test_chat.py")
-def test_replies_are_streamed_and_struck_through_when_their_attempt_is_discarded(deployment: Stage, url: str, page: Page) -> None:
+def test_replies_are_streamed_and_struck_through_when_their_attempt_is_discarded(
+    deployment: Stage, url: str, page: Page
+) -> None:
     gone, good = "These words are cut off soon and never count at all", "Those words stay"
     deployment.models.script(
-        [{"match": "Speak", "times": 1, "reply": gone, "chunk_delay_s": 0.15, "truncate": 1700}, {"reply": good, "chunk_delay_s": 0.15}]
+        [
+            {"match": "Speak", "times": 1, "reply": gone, "chunk_delay_s": 0.15, "truncate": 1700},
+            {"reply": good, "chunk_delay_s": 0.15},
+        ]
     )
     run = deployment.client.submit_turn("Speak", agent="writer")
 
@@ -224,7 +243,8 @@ def test_replies_are_streamed_and_struck_through_when_their_attempt_is_discarded
 def test_a_failure_tells_its_attempts_and_is_retried(deployment: Stage, url: str, page: Page) -> None:
     gate = deployment.gate()
     run = deployment.chain(
-        tool("first", "add", next_node="shaky"), tool("shaky", "fail_until", retry=2, gate=str(gate), message="no luck today")
+        tool("first", "add", next_node="shaky"),
+        tool("shaky", "fail_until", retry=2, gate=str(gate), message="no luck today"),
     )
     run.wait(PATIENCE_S)
 
@@ -249,7 +269,9 @@ def test_a_failure_tells_its_attempts_and_is_retried(deployment: Stage, url: str
 
 
 @pytest.mark.slow("a browser draws it")
-def test_a_failed_item_is_named_and_its_run_is_run_again_with_another_input_and_compared(deployment: Stage, url: str, page: Page) -> None:
+def test_a_failed_item_is_named_and_its_run_is_run_again_with_another_input_and_compared(
+    deployment: Stage, url: str, page: Page
+) -> None:
     run = deployment.chain(
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one", "next_node": "sum"},
         {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
@@ -312,7 +334,9 @@ def barriers(page: Page, *looks: str) -> Iterator[str]:
 
 
 def test_a_waiting_step_is_given_its_value(deployment: Stage, url: str, page: Page) -> None:
-    run = deployment.chain({"node_id": "approve", "kind": "wait", "next_node": "then"}, tool("then", "echo", input_map={"said": "approve"}))
+    run = deployment.chain(
+        {"node_id": "approve", "kind": "wait", "next_node": "then"}, tool("then", "echo", input_map={"said": "approve"})
+    )
 
     page.goto(f"{url}/pages/run/{run.run_id}?step=approve")
     page.get_by_label("or another value").fill('{"by": "Anna"}')
@@ -332,7 +356,10 @@ def test_a_step_of_a_workflow_in_python_shows_its_line(deployment: Stage, url: s
 
 @pytest.mark.thorough("a hundred and twenty runs; the lists are held by gateway/test_pages.py")
 def test_many_runs_are_found_and_keep_their_place(deployment: Stage, url: str, page: Page) -> None:
-    runs = [deployment.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
+    runs = [
+        deployment.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"})
+        for number in range(120)
+    ]
     failing = deployment.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
     for run in (*runs, failing):
         run.wait(PATIENCE_S)
@@ -387,7 +414,10 @@ def test_selected_runs_are_retried_and_what_fails_is_said(deployment: Stage, url
     labels = {"mark": "together"}
     gate = deployment.gate()
     held = deployment.chain(tool("wait", "hold", gate=str(gate)), chain_id="held", labels=labels)
-    failing = [deployment.chain(tool("only", "fail", message="no luck"), chain_id=name, labels=labels) for name in ("first", "second")]
+    failing = [
+        deployment.chain(tool("only", "fail", message="no luck"), chain_id=name, labels=labels)
+        for name in ("first", "second")
+    ]
     for run in failing:
         run.wait(PATIENCE_S)
     with deployment.page(faults=EXPECTED) as page:
@@ -397,7 +427,9 @@ def test_selected_runs_are_retried_and_what_fails_is_said(deployment: Stage, url
         page.goto(f"{url}/pages/?since=1h")
         expect(page.get_by_role("button", name=re.compile(r"Failed [1-9]"))).to_be_visible()
         page.goto(f"{url}/pages/?q=together&since=1h")
-        expect(page.get_by_role("button", name="Failed", exact=True), "counts are not of a text that is searched").to_be_visible()
+        expect(
+            page.get_by_role("button", name="Failed", exact=True), "counts are not of a text that is searched"
+        ).to_be_visible()
         page.get_by_label("Select all runs that are shown").check()
         bar = page.get_by_role("region", name="Selected runs")
         expect(bar.get_by_role("button", name="Cancel 1")).to_be_visible()
@@ -448,7 +480,8 @@ def test_no_list_has_a_barrier_for_keyboard_or_screen_reader(deployment: Stage, 
 def test_a_page_goes_on_when_its_gateway_comes_back(deployment: Stage) -> None:
     port, gate = free_port(), deployment.gate()
     run = deployment.chain(
-        tool("wait", "hold", gate=str(gate), value="held", next_node="then"), tool("then", "echo", input_map={"a": "wait"})
+        tool("wait", "hold", gate=str(gate), value="held", next_node="then"),
+        tool("then", "echo", input_map={"a": "wait"}),
     )
     with deployment.page(faults=EXPECTED) as page:
         with deployment.gateway(port=port) as address:
@@ -469,7 +502,12 @@ def test_a_phone_has_room_for_all(deployment: Stage, url: str) -> None:
     run = deployment.chain(tool("first", "add", next_node=["left", "right"]), tool("left", "add"), tool("right", "add"))
     run.wait(PATIENCE_S)
     with deployment.page(viewport={"width": 390, "height": 780}, has_touch=True, color_scheme="dark") as page:
-        for address in ("/pages/", f"/pages/run/{run.run_id}", f"/pages/run/{run.run_id}?tab=time", f"/pages/run/{run.run_id}?tab=events"):
+        for address in (
+            "/pages/",
+            f"/pages/run/{run.run_id}",
+            f"/pages/run/{run.run_id}?tab=time",
+            f"/pages/run/{run.run_id}?tab=events",
+        ):
             page.goto(url + address)
             expect(page.locator(".runs tbody tr, .run-state").first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") == 390, address
@@ -554,7 +592,9 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
 
 
 @pytest.mark.slow("a browser draws it")
-def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deployment: Stage, url: str, page: Page) -> None:
+def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(
+    deployment: Stage, url: str, page: Page
+) -> None:
     properties = {
         "approved": {"type": "boolean"},
         "note": {"type": "string", "title": "Why?"},
@@ -590,14 +630,20 @@ def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deplo
     first.get_by_label("order").press("Enter")
     expect(first).to_have_count(0)
     expect(page.get_by_text("Answered: Pay 3 for tea?")).to_be_visible()
-    assert run.result(PATIENCE_S).final_output == {"approved": True, "note": "We need it", "order": -1234567890123456789}
+    assert run.result(PATIENCE_S).final_output == {
+        "approved": True,
+        "note": "We need it",
+        "order": -1234567890123456789,
+    }
 
     expect(second).to_be_visible()
     other.signal("ship", {"by": "another"})
     expect(second).to_have_count(0)
     expect(page.get_by_text("No step waits for a person.")).to_be_visible()
 
-    several = [deployment.chain({"node_id": "ok", "kind": "wait", "question": f"Is {number} right?"}) for number in (1, 2)]
+    several = [
+        deployment.chain({"node_id": "ok", "kind": "wait", "question": f"Is {number} right?"}) for number in (1, 2)
+    ]
     for number in (1, 2):
         page.get_by_role("checkbox", name=f"Is {number} right?").check()
     page.get_by_role("region", name="Answer 2 selected steps").get_by_role("button", name="Approve").click()
@@ -609,7 +655,11 @@ def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deplo
 def test_what_a_token_may_not_do_is_off_and_says_why(deployment: Stage) -> None:
     rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
     file = deployment.folder / "rights.json"
-    file.write_text(json.dumps({f"token-of-{name}-0123456789": {"tenant": "", "name": name, **each} for name, each in rights.items()}))
+    file.write_text(
+        json.dumps(
+            {f"token-of-{name}-0123456789": {"tenant": "", "name": name, **each} for name, each in rights.items()}
+        )
+    )
     run = deployment.chain({"node_id": "ask", "kind": "wait"}, labels={"requested_by": "asker"})
     with deployment.gateway("--tokens-file", str(file)) as address:
         for name, reason in (("reader", "lacks the scope 'signal'"), ("asker", "another token must approve it")):
@@ -656,7 +706,9 @@ def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(deployment: Stage, 
 
     assert page.locator("button.time-row").count() < 100
     found = lag.figures(page, run)
-    assert found["lag_median"] < 3 * 1000, found  # on a quiet machine the most is below 500; on a busy one the browser may stand still once
+    assert found["lag_median"] < 3 * 1000, (
+        found
+    )  # on a quiet machine the most is below 500; on a busy one the browser may stand still once
     page.goto(f"{url}/pages/run/{run.run_id}?tab=events")
     expect(page.locator(".event-type").last).to_have_text("closed")
     expect(page.locator("li.event")).to_have_count(400)
@@ -671,7 +723,9 @@ def expect_running(deployment: Stage, run: ChainRun) -> None:
             return
 
 
-@pytest.mark.thorough("three pages are drawn; that no script makes markup of text is held by unit/surfaces/pages/test_scripts.py")
+@pytest.mark.thorough(
+    "three pages are drawn; that no script makes markup of text is held by unit/surfaces/pages/test_scripts.py"
+)
 @pytest.mark.slow("a browser draws it")
 def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: str, page: Page) -> None:
     words, name = hostile.MARKUP, hostile.OVERRIDE
@@ -687,8 +741,9 @@ def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: st
         tool("large", "echo", text=hostile.LARGE),
         tool("bad", "fail", message=words, on_error="skip"),
         {"node_id": "wait", "kind": "wait", "input": {"please": words}},
-        chain_id=words[:100], labels={"mark": "hostile"},
-    )  # fmt: skip
+        chain_id=words[:100],
+        labels={"mark": "hostile"},
+    )
     turn.wait(PATIENCE_S)
     page.add_init_script(hostile.WATCH)
 
@@ -706,7 +761,12 @@ def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: st
         shows(f"/pages/run/{turn.run_id}?tab=time&step={quote(step, safe='')}", "Attempts")
         expect(page.locator(".panel")).to_contain_text("start" if step == "@start" else "<script>window.harmed")
     shows(f"/pages/run/{chain.run_id}?tab=events", "please")
-    told = {"<script>asks": "Output", "large": "Large values were truncated", "bad": "<script>window.harmed", "wait": "waits for a value"}
+    told = {
+        "<script>asks": "Output",
+        "large": "Large values were truncated",
+        "bad": "<script>window.harmed",
+        "wait": "waits for a value",
+    }
     for step, text in told.items():
         shows(f"/pages/run/{chain.run_id}?step={quote(step)}", text)
     chain.cancel()
@@ -717,7 +777,9 @@ def test_markup_would_be_noticed(deployment: Stage, url: str) -> None:
     with deployment.page(faults=(*EXPECTED, "Content Security Policy")) as page:
         page.add_init_script(hostile.WATCH)
         page.goto(f"{url}/pages/")
-        page.evaluate("(words) => document.querySelector('#app').insertAdjacentHTML('beforeend', words)", hostile.MARKUP)
+        page.evaluate(
+            "(words) => document.querySelector('#app').insertAdjacentHTML('beforeend', words)", hostile.MARKUP
+        )
         expect(page.locator("html")).to_have_attribute("data-violations", re.compile(r"\d"))
         found = page.evaluate(hostile.HARM)
 
@@ -746,10 +808,13 @@ def test_a_record_that_cannot_be_read_is_a_row_that_says_so(deployment: Stage, u
 
     try:
         for path, remedy in (
-            ("", f"submit runs cancel {run.run_id}"), ("inbox", f"submit runs cancel {run.run_id}"), ("workers", "HDEL"),
-            ("schedules", "submit schedules delete broken"), ("schedule/broken", "submit schedules delete broken"),
+            ("", f"submit runs cancel {run.run_id}"),
+            ("inbox", f"submit runs cancel {run.run_id}"),
+            ("workers", "HDEL"),
+            ("schedules", "submit schedules delete broken"),
+            ("schedule/broken", "submit schedules delete broken"),
             ("batches", "submit batch cancel broken"),
-        ):  # fmt: skip
+        ):
             page.goto(f"{url}/pages/{path}")
             expect(page.locator("main")).to_contain_text("it cannot be read (")
             expect(page.locator("main")).to_contain_text(remedy)

@@ -28,7 +28,11 @@ FILE = TOP / "docker-compose.yml"
 PRODUCTION = DEPLOY / "compose.production.yml"
 FILES = {"development": (FILE,), "production": (FILE, PRODUCTION)}
 BIN = Path(sys.executable).parent
-SECRETS = {"REDIS_PASSWORD": "3a1f", "CANTATA_GATEWAY_TOKENS": '{"token-0123456789abcdef": "everyone"}', "FLOWER_BASIC_AUTH": "anna:77fe"}
+SECRETS = {
+    "REDIS_PASSWORD": "3a1f",
+    "CANTATA_GATEWAY_TOKENS": '{"token-0123456789abcdef": "everyone"}',
+    "FLOWER_BASIC_AUTH": "anna:77fe",
+}
 STARTS = ("worker", "gateway", "flower")
 PAGE = [block for block in blocks() if block.page == "docs/deploy.md"]
 
@@ -93,7 +97,12 @@ def test_development_requires_no_variable_and_no_file(development: dict[str, Any
 
 
 def test_paths_are_relative_to_the_first_file_wherever_compose_is_run(project: dict[str, Any]) -> None:
-    binds = {volume["source"] for service in project["services"].values() for volume in service["volumes"] if volume["type"] == "bind"}
+    binds = {
+        volume["source"]
+        for service in project["services"].values()
+        for volume in service["volumes"]
+        if volume["type"] == "bind"
+    }
 
     assert binds == {str(DEPLOY / "config")}
     assert project["services"]["coordinator"]["build"] == {"context": str(TOP), "dockerfile": "deploy/Dockerfile"}
@@ -105,13 +114,17 @@ def test_development_lets_everybody_of_this_machine_in_and_nobody_else(developme
         service = development["services"][name]
 
         assert service["environment"]["CANTATA_PUBLISHED_ON_LOOPBACK"] == "1"
-        assert [service["environment"][secret] for secret in SECRETS if secret in service["environment"]] == [None], "not set at all"
+        assert [service["environment"][secret] for secret in SECRETS if secret in service["environment"]] == [None], (
+            "not set at all"
+        )
         assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("variable", ["CANTATA_BIND", "CANTATA_GATEWAY_PUBLISHED", "CANTATA_FLOWER_PUBLISHED"])
 def test_no_variable_publishes_development_to_others(variable: str) -> None:
-    published = compose({variable: "0.0.0.0:8800" if variable.endswith("PUBLISHED") else "0.0.0.0"}, "config", "--format", "json")
+    published = compose(
+        {variable: "0.0.0.0:8800" if variable.endswith("PUBLISHED") else "0.0.0.0"}, "config", "--format", "json"
+    )
 
     if published.returncode == 0:
         services = json.loads(published.stdout)["services"].values()
@@ -140,13 +153,19 @@ def test_production_has_no_secret_of_development(development: dict[str, Any], pr
 
 def test_production_starts_again_after_a_reboot_and_survives_the_loss_of_a_worker(production: dict[str, Any]) -> None:
     assert {service["restart"] for service in production["services"].values()} == {"unless-stopped"}
-    assert {name: production["services"][name]["deploy"]["replicas"] for name in ("agents", "tools")} == {"agents": 2, "tools": 2}
+    assert {name: production["services"][name]["deploy"]["replicas"] for name in ("agents", "tools")} == {
+        "agents": 2,
+        "tools": 2,
+    }
 
 
 def test_production_is_published_where_it_is_told() -> None:
     services = read({**SECRETS, "CANTATA_BIND": "192.0.2.1"}, files=FILES["production"])["services"]
 
-    published = {name: [(port["host_ip"], port["target"]) for port in service.get("ports", ())] for name, service in services.items()}
+    published = {
+        name: [(port["host_ip"], port["target"]) for port in service.get("ports", ())]
+        for name, service in services.items()
+    }
     assert {name: ports for name, ports in published.items() if ports} == {
         "gateway": [("192.0.2.1", 8800)],
         "flower": [("192.0.2.1", 5555)],
@@ -171,11 +190,15 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make_env(checkout: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([checkout / "run", "compose-env"], cwd="/", capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(
+        [checkout / "run", "compose-env"], cwd="/", capture_output=True, text=True, timeout=50, check=False
+    )
 
 
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
-def test_compose_env_makes_all_secrets_and_no_two_checkouts_have_the_same(files: Sequence[Path], checkout: Path) -> None:
+def test_compose_env_makes_all_secrets_and_no_two_checkouts_have_the_same(
+    files: Sequence[Path], checkout: Path
+) -> None:
     seen = []
     for _ in range(2):
         (checkout / ".env").unlink(missing_ok=True)
@@ -183,16 +206,23 @@ def test_compose_env_makes_all_secrets_and_no_two_checkouts_have_the_same(files:
         assert (made.returncode, made.stdout) == (0, "")
         assert stat.S_IMODE((checkout / ".env").stat().st_mode) == 0o600
 
-        services = read({}, files=[checkout / file.relative_to(TOP) for file in files], env_file=checkout / ".env")["services"]
+        services = read({}, files=[checkout / file.relative_to(TOP) for file in files], env_file=checkout / ".env")[
+            "services"
+        ]
 
         password = services["redis"]["environment"]["REDISCLI_AUTH"]
         tokens = services["gateway"]["environment"]["CANTATA_GATEWAY_TOKENS"]
         login = services["flower"]["environment"]["FLOWER_BASIC_AUTH"]
-        assert {service["environment"].get("REDIS_URL") for service in services.values()} == {None, f"redis://:{password}@redis:6379/0"}
+        assert {service["environment"].get("REDIS_URL") for service in services.values()} == {
+            None,
+            f"redis://:{password}@redis:6379/0",
+        }
         assert len(read_tokens(tokens, "tokens")) == 1
         (token,) = json.loads(tokens)
         secrets = [password, token, login.removeprefix("operator:")]
-        assert all(re.fullmatch("[0-9a-f]{48}", secret) for secret in secrets), "letters and digits only: one is part of an address"
+        assert all(re.fullmatch("[0-9a-f]{48}", secret) for secret in secrets), (
+            "letters and digits only: one is part of an address"
+        )
         assert not any(secret in made.stderr for secret in secrets)
         seen += secrets
     assert len(set(seen)) == 6
@@ -266,7 +296,11 @@ def test_keys_of_models_are_seen_by_agents_only(project: dict[str, Any]) -> None
     assert text.count("models.env, required: false") == 1
     assert text.index("\n  agents:") < text.index("models.env, required: false") < text.index("\n  tools:")
     assert "models.env" not in PRODUCTION.read_text()
-    holders = {name for name, service in project["services"].items() if "CANTATA_GATEWAY_TOKENS" in service.get("environment", {})}
+    holders = {
+        name
+        for name, service in project["services"].items()
+        if "CANTATA_GATEWAY_TOKENS" in service.get("environment", {})
+    }
     assert holders == {"gateway"}
 
 
@@ -275,7 +309,9 @@ def test_commands_and_variables_are_those_of_the_code(ours: dict[str, Any]) -> N
         parse(list(service["command"]))
 
         assert service["command"][0] in STARTS
-        assert {variable for variable in service["environment"] if variable.startswith("CANTATA_")} <= set(VARIABLES), name
+        assert {variable for variable in service["environment"] if variable.startswith("CANTATA_")} <= set(VARIABLES), (
+            name
+        )
 
 
 def test_a_worker_is_named_by_its_queue_and_container(ours: dict[str, Any]) -> None:
@@ -391,7 +427,9 @@ def test_compose_understands_the_commands_of_the_page() -> None:
 
 
 def test_files_and_units_that_the_page_names_are_there() -> None:
-    named = [word for line in commands("cp ", "install ", "systemd-sysusers ") for word in line if word.startswith("deploy/")]
+    named = [
+        word for line in commands("cp ", "install ", "systemd-sysusers ") for word in line if word.startswith("deploy/")
+    ]
     assert [path for path in named if not (TOP / path).exists()] == []
 
     units = [unit for line in commands("systemctl ") for unit in line[2:]]

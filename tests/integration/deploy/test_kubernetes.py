@@ -29,7 +29,9 @@ from tests.manifests import FOLDER, TOP, Manifest
 NAME, PART = "app.kubernetes.io/name", "app.kubernetes.io/part-of"
 FOREIGN = {"REDIS_PASSWORD", "REDISCLI_AUTH"}  # of the Redis container alone
 END_S = 10  # what a worker needs after its drain time, and some more
-needs_renderer = pytest.mark.skipif(manifests.renderer() is None, reason="neither kubectl nor kustomize is here to render overlays")
+needs_renderer = pytest.mark.skipif(
+    manifests.renderer() is None, reason="neither kubectl nor kustomize is here to render overlays"
+)
 
 
 @cache
@@ -88,7 +90,9 @@ def test_every_file_is_named_by_a_kustomization() -> None:
     for path in manifests.kustomizations():
         document = yaml.safe_load(path.read_text())
         named |= {(path.parent / patch["path"]).resolve() for patch in document.get("patches", []) if "path" in patch}
-        named |= {(path.parent / file).resolve() for each in document.get("configMapGenerator", []) for file in each["files"]}
+        named |= {
+            (path.parent / file).resolve() for each in document.get("configMapGenerator", []) for file in each["files"]
+        }
 
     assert {path.resolve() for path in FOLDER.rglob("*") if path.is_file()} == named
 
@@ -97,7 +101,12 @@ MISTAKES = [
     ("base/tools.yaml", "replicas: 2", "replicas: two", "'two' is not of type"),
     ("base/tools.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFileSystem: true", "readOnlyRootFileSystem"),
     ("base/networkpolicies.yaml", "policyTypes: [Ingress]", "policyTypes: Ingress", "policyTypes"),
-    ("components/keda/scaledobjects.yaml", 'targetValue: "2"', "targetValue: 2", "not valid under any of the given schemas"),
+    (
+        "components/keda/scaledobjects.yaml",
+        'targetValue: "2"',
+        "targetValue: 2",
+        "not valid under any of the given schemas",
+    ),
     ("components/keda/scaledobjects.yaml", "minReplicaCount", "minReplicas", "minReplicas"),
     ("components/keda-prometheus/tools.yaml", "threshold", "treshold", "not valid under any of the given schemas"),
     ("base/kustomization.yaml", "- flower.yaml", "- flowers.yaml", "there is no flowers.yaml"),
@@ -203,8 +212,10 @@ def test_a_pod_is_restricted_and_has_bounds_and_probes(each: Manifest) -> None:
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert only["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert spec["automountServiceAccountToken"] is False
     assert spec["enableServiceLinks"] is False
     assert {"cpu", "memory"} <= only["resources"]["requests"].keys()
@@ -221,7 +232,9 @@ def test_ports_that_are_named_exist() -> None:
             assert named is None or named in ports
     for service in of("Service"):
         (target,) = (each for each in WORKLOADS if selects({"matchLabels": service["spec"]["selector"]}, labels(each)))
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= {port["name"] for port in container(target)["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= {
+            port["name"] for port in container(target)["ports"]
+        }
 
 
 def test_what_has_several_pods_loses_one_at_a_time() -> None:
@@ -256,9 +269,11 @@ def test_secrets_are_only_named_and_the_example_has_all_that_are() -> None:
 
 
 def test_only_agents_get_the_keys_of_models() -> None:
-    assert [name_of(each) for each in OURS if {"secretRef"} & {key for source in container(each)["envFrom"] for key in source}] == [
-        "cantata-agents"
-    ]
+    assert [
+        name_of(each)
+        for each in OURS
+        if {"secretRef"} & {key for source in container(each)["envFrom"] for key in source}
+    ] == ["cantata-agents"]
 
 
 # Who may talk to whom
@@ -266,7 +281,9 @@ def test_only_agents_get_the_keys_of_models() -> None:
 OUTSIDE, INSIDE = ipaddress.ip_address("93.184.215.14"), ipaddress.ip_address("10.1.2.3")
 
 
-def allowed(policies: list[Manifest], whose: Mapping[str, str], way: str, peer: object, port: int, names: Mapping[str, int]) -> bool:
+def allowed(
+    policies: list[Manifest], whose: Mapping[str, str], way: str, peer: object, port: int, names: Mapping[str, int]
+) -> bool:
     """Whether the pod with these labels may send to, or hear from, a peer: labels of a pod, `namespace=...`, or an address."""
     rules = [
         rule
@@ -287,7 +304,9 @@ def _fits(rule: Mapping[str, Any], peer: object) -> bool:
         networks = [ipaddress.ip_network(each) for each in (block["cidr"], *block.get("except", []))]
         return peer in networks[0] and not any(peer in network for network in networks[1:])
     if isinstance(peer, str):
-        return "namespaceSelector" in rule and peer in {f"{key}={value}" for key, value in rule["namespaceSelector"]["matchLabels"].items()}
+        return "namespaceSelector" in rule and peer in {
+            f"{key}={value}" for key, value in rule["namespaceSelector"]["matchLabels"].items()
+        }
     assert isinstance(peer, dict)
     return "podSelector" in rule and selects(rule["podSelector"], peer)
 
@@ -301,10 +320,14 @@ def talk(source: str | Manifest, target: object, port: int) -> bool:
     ]
     sends = hears = True
     if isinstance(source, dict):
-        sends = allowed(policies, labels(source), "Egress", labels(target) if isinstance(target, dict) else target, port, {})
+        sends = allowed(
+            policies, labels(source), "Egress", labels(target) if isinstance(target, dict) else target, port, {}
+        )
     if isinstance(target, dict):
         names = {each["name"]: each["containerPort"] for each in container(target)["ports"]}
-        hears = allowed(policies, labels(target), "Ingress", labels(source) if isinstance(source, dict) else source, port, names)
+        hears = allowed(
+            policies, labels(target), "Ingress", labels(source) if isinstance(source, dict) else source, port, names
+        )
     return sends and hears
 
 
@@ -345,7 +368,10 @@ def test_who_is_outside_reaches_what_is_for_it() -> None:
         ("cantata/client=true", "cantata-gateway", 8800),
         ("cantata/operator=true", "cantata-flower", 5555),
         ("kubernetes.io/metadata.name=keda", "cantata-gateway", 9464),
-        *(("kubernetes.io/metadata.name=monitoring", f"cantata-{name}", 9464) for name in ("coordinator", "agents", "tools", "gateway")),
+        *(
+            ("kubernetes.io/metadata.name=monitoring", f"cantata-{name}", 9464)
+            for name in ("coordinator", "agents", "tools", "gateway")
+        ),
     }
 
 
@@ -371,8 +397,9 @@ def test_a_queue_is_scaled_by_what_is_ready_and_leased(each: Manifest) -> None:
     assert other["metadata"]["threshold"] == trigger["metadata"]["targetValue"]
     promql_parser.parse(other["metadata"]["query"])
     assert re.findall(r'(\w+)\{queue="(\w+)"\}', other["metadata"]["query"]) == [
-        ("cantata_queue_ready", words[1]), ("cantata_queue_leased", words[1]),
-    ]  # fmt: skip
+        ("cantata_queue_ready", words[1]),
+        ("cantata_queue_leased", words[1]),
+    ]
 
 
 @needs_renderer
@@ -384,7 +411,10 @@ def test_scaling_down_waits_and_drains_and_the_number_of_pods_is_the_scalers() -
         spec = found["ScaledObject", name]["spec"]
         down = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
         assert down["stabilizationWindowSeconds"] >= 300
-        assert min(policy["periodSeconds"] for policy in down["policies"]) >= pod(workload(name))["terminationGracePeriodSeconds"]
+        assert (
+            min(policy["periodSeconds"] for policy in down["policies"])
+            >= pod(workload(name))["terminationGracePeriodSeconds"]
+        )
         assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
         assert "replicas" not in found["Deployment", name]["spec"]
     assert found["Deployment", "cantata-coordinator"]["spec"]["replicas"] == 2
@@ -394,7 +424,11 @@ def test_scaling_down_waits_and_drains_and_the_number_of_pods_is_the_scalers() -
 @needs_renderer
 def test_a_changed_configuration_rolls_the_pods() -> None:
     rendered = manifests.render(FOLDER / "overlays" / "development")
-    (generated,) = (name_of(each) for each in rendered if each["kind"] == "ConfigMap" and name_of(each).startswith("cantata-config-"))
+    (generated,) = (
+        name_of(each)
+        for each in rendered
+        if each["kind"] == "ConfigMap" and name_of(each).startswith("cantata-config-")
+    )
 
     used = {
         volume["configMap"]["name"]
@@ -431,6 +465,12 @@ def test_the_overlay_that_the_page_shows_renders(tmp_path: Path) -> None:
     rendered = manifests.render(mine)
 
     assert [fault for each in rendered for fault in manifests.faults_of(each, "mine")] == []
-    assert {container(each)["image"] for each in rendered if each["kind"] == "Deployment"} == {"images.example.com/cantata:0.1.0"}
-    assert [each["data"] for each in rendered if name_of(each).startswith("cantata-config-")] == [{"cantata.yaml": "version: 1\n"}]
-    assert [each["spec"]["triggers"][0]["type"] for each in rendered if each["kind"] == "ScaledObject"] == ["prometheus"] * 2
+    assert {container(each)["image"] for each in rendered if each["kind"] == "Deployment"} == {
+        "images.example.com/cantata:0.1.0"
+    }
+    assert [each["data"] for each in rendered if name_of(each).startswith("cantata-config-")] == [
+        {"cantata.yaml": "version: 1\n"}
+    ]
+    assert [each["spec"]["triggers"][0]["type"] for each in rendered if each["kind"] == "ScaledObject"] == [
+        "prometheus"
+    ] * 2

@@ -82,7 +82,11 @@ def filled(query: str) -> str:
 
 
 def queries() -> list[Any]:
-    asked = [(f"{panel['title']} {target['refId']}", filled(target["expr"])) for panel in PANELS for target in panel["targets"]]
+    asked = [
+        (f"{panel['title']} {target['refId']}", filled(target["expr"]))
+        for panel in PANELS
+        for target in panel["targets"]
+    ]
     asked += [(rule["alert"], rule["expr"]) for rule in RULES]
     return [pytest.param(query, id=name) for name, query in asked]
 
@@ -104,7 +108,9 @@ def test_queries_ask_for_what_is_shown_in_a_way_that_fits(query: str) -> None:
         assert ("histogram_quantile" in use.calls) == use.name.endswith("_bucket")
         if family.source == "gateway":
             assert use.groups, f"{use.name} is shown by each gateway"
-            assert use.groups[-1][0] in ("max", "min"), f"{use.name} is shown by each gateway: it must not be counted twice"
+            assert use.groups[-1][0] in ("max", "min"), (
+                f"{use.name} is shown by each gateway: it must not be counted twice"
+            )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
@@ -131,7 +137,9 @@ def test_a_summary_names_labels_that_its_alert_has(rule: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if "/ sum" in rule["expr"]], ids=lambda rule: rule["alert"])
 def test_a_share_of_few_wakes_nobody(rule: dict[str, Any]) -> None:
-    share, _, least = rule["expr"].partition("\n  and ") if "\n  and " in rule["expr"] else rule["expr"].partition("\nand ")
+    share, _, least = (
+        rule["expr"].partition("\n  and ") if "\n  and " in rule["expr"] else rule["expr"].partition("\nand ")
+    )
 
     assert "> 0." in share
     assert re.search(r"increase\(.*\) > 10$", least.strip())
@@ -152,9 +160,16 @@ def test_the_example_for_prometheus_loads_the_rules_and_has_the_jobs_that_querie
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    shown = {use.name for panel in PANELS for target in panel["targets"] for use in uses(promql_parser.parse(filled(target["expr"])))}
+    shown = {
+        use.name
+        for panel in PANELS
+        for target in panel["targets"]
+        for use in uses(promql_parser.parse(filled(target["expr"])))
+    }
 
-    assert {known.name for known in FAMILIES if not {name for name, family in series().items() if family is known} & shown} == set()
+    assert {
+        known.name for known in FAMILIES if not {name for name, family in series().items() if family is known} & shown
+    } == set()
 
 
 def test_the_dashboard_takes_its_data_from_the_source_that_is_chosen() -> None:

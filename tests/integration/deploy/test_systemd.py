@@ -49,9 +49,13 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @needs_systemd
 def test_systemd_finds_no_fault(units: list[Path]) -> None:
-    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=50, check=False)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=50, check=False
+    )
 
-    said = [line for line in checked.stderr.splitlines() if "cantata" in line]  # a machine may have faulty units of its own
+    said = [
+        line for line in checked.stderr.splitlines() if "cantata" in line
+    ]  # a machine may have faulty units of its own
     assert said == []
 
 
@@ -82,20 +86,30 @@ def test_a_service_starts_what_submit_understands(service: Path) -> None:
 
 def test_they_are_all_of_the_stack() -> None:
     assert [file.name for file in SERVICES] == [
-        "cantata-agents@.service", "cantata-coordinator.service", "cantata-flower.service", "cantata-gateway.service",
+        "cantata-agents@.service",
+        "cantata-coordinator.service",
+        "cantata-flower.service",
+        "cantata-gateway.service",
         "cantata-tools@.service",
-    ]  # fmt: skip
+    ]
 
 
 def test_workers_have_time_for_what_they_drain_and_are_told_alone() -> None:
     common = settings(COMMON)
 
     assert float(common["TimeoutStopSec"][0]) >= float(example()["CANTATA_DRAIN_S"]) + 10
-    assert common["KillMode"] == ["mixed"]  # else SIGTERM would end the processes of a worker in the midst of their steps
+    assert common["KillMode"] == [
+        "mixed"
+    ]  # else SIGTERM would end the processes of a worker in the midst of their steps
 
 
 def test_variables_are_those_of_the_code() -> None:
-    named = {name for file in (COMMON, *SERVICES) for line in settings(file).get("Environment", []) for name in re.findall(r"(\w+)=", line)}
+    named = {
+        name
+        for file in (COMMON, *SERVICES)
+        for line in settings(file).get("Environment", [])
+        for name in re.findall(r"(\w+)=", line)
+    }
 
     assert {name for name in named if name.startswith("CANTATA_")} <= set(VARIABLES)
     assert set(example()) <= set(VARIABLES)

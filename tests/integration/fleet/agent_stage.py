@@ -18,7 +18,14 @@ from cantata.testing import ScriptedModels
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 
-FUNCTIONS = ("agent_tools:price", "agent_tools:meet", "agent_tools:leak", "fleet_tools:slow", "fleet_tools:fail", "fleet_tools:add")
+FUNCTIONS = (
+    "agent_tools:price",
+    "agent_tools:meet",
+    "agent_tools:leak",
+    "fleet_tools:slow",
+    "fleet_tools:fail",
+    "fleet_tools:add",
+)
 TOOLS = {
     **{name.partition(":")[2]: Tool(function=name) for name in FUNCTIONS},
     "echo": Tool(function="fleet_tools:echo"),
@@ -26,7 +33,9 @@ TOOLS = {
     "hang": Tool(function="fleet_tools:slow", timeout_s=0.5),
 }
 MAIN, OTHER = "openai/gpt-4o-mini", "openai/gpt-4o"
-WRAP = Chain(entry_node="wrap", nodes=[ChainNode(node_id="wrap", kind="tool", name="echo", input_map={"text": "input.input"})])
+WRAP = Chain(
+    entry_node="wrap", nodes=[ChainNode(node_id="wrap", kind="tool", name="echo", input_map={"text": "input.input"})]
+)
 
 Json = dict[str, Any]
 
@@ -58,7 +67,9 @@ class AgentStage:
         """A client whose definitions have the agent as `it`."""
         tools = {**TOOLS, **more.pop("tools", {})}
         agents = {"it": it, **more.pop("agents", {})}
-        definitions = Definitions(folder=str(HERE), tools=tools, agents=agents, chains={"wrap": WRAP}, models=dict(models or {}), **more)
+        definitions = Definitions(
+            folder=str(HERE), tools=tools, agents=agents, chains={"wrap": WRAP}, models=dict(models or {}), **more
+        )
         return self._clients.enter_context(Client(self._url, config=definitions))
 
     def start(self, it: Agent, text: str = "go", **more: Any) -> TurnRun:
@@ -89,7 +100,9 @@ class AgentStage:
         self._models.script([])
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._clients.close()
 
 

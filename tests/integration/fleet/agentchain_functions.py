@@ -7,7 +7,9 @@ import json
 
 async def choose(user_input: str, history: list[dict[str, str]], agent_descriptions: dict[str, str]) -> str:
     """Chooses the agent whose description the text has a word of; tells what it was given in what that agent is asked."""
-    chosen = next((name for name, told in agent_descriptions.items() if set(told.split()) & set(user_input.split())), "nobody")
+    chosen = next(
+        (name for name, told in agent_descriptions.items() if set(told.split()) & set(user_input.split())), "nobody"
+    )
     said = [f"{entry['role']}: {entry['content']}" for entry in history]
     return json.dumps({"chosen_agent": chosen, "refined_query": f"{user_input} after {said}"})
 

@@ -58,9 +58,13 @@ class Town:
         """Start a process; its output goes to a file of its name."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, "REDIS_URL": self.url, **environment}, start_new_session=True,
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "REDIS_URL": self.url, **environment},
+                start_new_session=True,
                 restore_signals=False,
-            )  # fmt: skip  # with its signals as here: Python lets a file that may not grow be an error, which would else end the process
+            )  # with its signals as here: Python lets a file that may not grow be an error, which would else end the process
         return self._processes[name]
 
     def start_redis(self) -> None:
@@ -81,7 +85,9 @@ class Town:
 
     def begin_worker(self, queue: str, *, module: str = "cantata_workers", name: str) -> None:
         """Start a worker process, whatever comes of it."""
-        self.start(name, [sys.executable, "-P", "-m", module, queue, "--name", name, "--concurrency", "2"], PYTHONPATH=str(TOP))
+        self.start(
+            name, [sys.executable, "-P", "-m", module, queue, "--name", name, "--concurrency", "2"], PYTHONPATH=str(TOP)
+        )
 
     def wait_for_worker(self, name: str) -> None:
         """Wait until a worker says that it is there."""
@@ -90,7 +96,11 @@ class Town:
 
     def start_gateway(self) -> str:
         """Start a gateway; its address."""
-        self.start("gateway", [sys.executable, "-P", "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--json"], PYTHONPATH=str(TOP))
+        self.start(
+            "gateway",
+            [sys.executable, "-P", "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--json"],
+            PYTHONPATH=str(TOP),
+        )
         self.wait(lambda: '"url"' in self.log("gateway"), "gateway")
         told = next(line for line in self.log("gateway").splitlines() if '"url"' in line)
         return str(json.loads(told)["url"])
@@ -125,7 +135,10 @@ class Town:
         done = CliRunner().invoke(submit, ["status", "--json", *words], env={"REDIS_URL": url or self.url})
         seconds = time.monotonic() - since
         health = json.loads(done.stdout)["health"]
-        checks = {check["name"]: (check["status"], f"{check['message']} {check['action']}".strip()) for check in health["checks"]}
+        checks = {
+            check["name"]: (check["status"], f"{check['message']} {check['action']}".strip())
+            for check in health["checks"]
+        }
         return StatusOutput(done.exit_code, health["status"], checks, done.stderr, seconds)
 
     def wait(self, condition: Callable[[], object], what: str) -> None:

@@ -57,7 +57,11 @@ def settled(folder: Path) -> Path:
 
 def environment(folder: Path, url: str | None) -> dict[str, str]:
     """What a command sees that talks to the stack at `url`, or to its own."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "NO_COLOR") and not name.startswith("CANTATA_")}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("REDIS_URL", "NO_COLOR") and not name.startswith("CANTATA_")
+    }
     more = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "XDG_STATE_HOME": str(folder / "state")}
     more["PYTHONPATH"] = os.pathsep.join((str(TOP), str(folder)))
     return {**ours, **more, "CANTATA_CONFIG": "desk.yaml", **({"REDIS_URL": url} if url else {})}
@@ -66,9 +70,15 @@ def environment(folder: Path, url: str | None) -> dict[str, str]:
 def submit(folder: Path, url: str | None, *words: str, lines: str = "") -> subprocess.CompletedProcess[str]:
     """A command without a terminal, with lines on its standard input."""
     return subprocess.run(
-        [sys.executable, "-m", "cantata.surfaces.cli", *words], cwd=folder, env=environment(folder, url), input=lines,
-        capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "cantata.surfaces.cli", *words],
+        cwd=folder,
+        env=environment(folder, url),
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S * 2,
+        check=False,
+    )
 
 
 class Terminal:
@@ -79,9 +89,14 @@ class Terminal:
         self._screen, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", program, "chat", *words], cwd=folder, env=environment(folder, url),
-            stdin=side, stdout=side, stderr=side, preexec_fn=own_terminal,
-        )  # fmt: skip
+            [sys.executable, "-m", program, "chat", *words],
+            cwd=folder,
+            env=environment(folder, url),
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            preexec_fn=own_terminal,
+        )
         os.close(side)
         self._bytes = b""
         self._read = 0
@@ -133,7 +148,9 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         os.close(self._screen)

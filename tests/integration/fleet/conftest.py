@@ -21,24 +21,51 @@ MAX_PAUSE_S = 30.0
 MERGE = "merge '{user_input}' {not_a_placeholder} of {agent_responses}"
 
 HERE = Path(__file__).parent
-FUNCTIONS = ("slow", "slow_async", "held", "deadly", "fail", "fail_until", "leave", "odd", "large", "chatty", "add", "echo")
+FUNCTIONS = (
+    "slow",
+    "slow_async",
+    "held",
+    "deadly",
+    "fail",
+    "fail_until",
+    "leave",
+    "odd",
+    "large",
+    "chatty",
+    "add",
+    "echo",
+)
 
 
 def definitions() -> Definitions:
     """What the runs of these tests may name."""
     tools = {name: Tool(function=f"fleet_tools:{name}") for name in FUNCTIONS}
     tools["pure"] = Tool(function="fleet_tools:dies_once", pure=True)
-    tools |= {name: Tool(function=f"fleet_tools:{name}") for name in ("whose_app", "whose_app_async", "cancel_itself", "interrupt_async")}
+    tools |= {
+        name: Tool(function=f"fleet_tools:{name}")
+        for name in ("whose_app", "whose_app_async", "cancel_itself", "interrupt_async")
+    }
     tools["timed"] = Tool(function="fleet_tools:dies_once", pure=True, timeout_s=1.0, retries=1)
     tools["hang"] = Tool(function="fleet_tools:slow", timeout_s=1.0)
     return Definitions(
         folder=str(HERE),
         tools=tools,
         skills={"sum": Tool(function="fleet_tools:add")},
-        commands={"say": Command(command=["/bin/echo"]), "refuse": Command(command=["/bin/false"]), "sleep": Command(command=["sleep"])},
+        commands={
+            "say": Command(command=["/bin/echo"]),
+            "refuse": Command(command=["/bin/false"]),
+            "sleep": Command(command=["sleep"]),
+        },
         agents={
-            **{name: Agent(model="openai/gpt-4o-mini", retries=2, instructions=[f"{name} <{{input}}>"]) for name in ("ann", "bob", "cleo")},
-            "twice": Agent(model="openai/gpt-4o-mini", instructions=["first <{input}>", "second <{input}>"], system="You are twice."),
+            **{
+                name: Agent(model="openai/gpt-4o-mini", retries=2, instructions=[f"{name} <{{input}}>"])
+                for name in ("ann", "bob", "cleo")
+            },
+            "twice": Agent(
+                model="openai/gpt-4o-mini",
+                instructions=["first <{input}>", "second <{input}>"],
+                system="You are twice.",
+            ),
             "keyless": Agent(model="anthropic/claude-3-5-haiku-latest", retries=0),
             "nobody": Agent(model="no-such-provider/model", retries=0),
             "picker": Agent(model="openai/gpt-4o-mini", output=OutputSchema.model_validate({"schema": PICK})),
@@ -48,12 +75,18 @@ def definitions() -> Definitions:
             "longer": Team(mode="pipeline", agents=["ann", "twice", "ann"]),
             "all": Team(mode="broadcast", agents=["ann", "bob", "cleo"]),
             "merged": Team(
-                mode="broadcast", agents=["ann", "twice"], synthesizer=Synthesizer(model="openai/gpt-4o-mini", prompt=MERGE, retries=0)
+                mode="broadcast",
+                agents=["ann", "twice"],
+                synthesizer=Synthesizer(model="openai/gpt-4o-mini", prompt=MERGE, retries=0),
             ),
             "first": Team(mode="broadcast", agents=["ann", "bob", "cleo"], min_responses=2),
             "hurried": Team(mode="broadcast", agents=["ann", "bob", "cleo"], deadline_s=3600.0),
         },
-        chains={"adding": Chain(entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})])},
+        chains={
+            "adding": Chain(
+                entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})]
+            )
+        },
         limits=Limits(output_bytes=16_000_000),
     )
 
@@ -79,7 +112,9 @@ def asks_our_models(models: ScriptedModels) -> Iterator[None]:
 @pytest.fixture(scope="package")
 def client(tmp_path_factory: pytest.TempPathFactory, asks_our_models: None) -> Iterator[EmbeddedClient]:
     """A client with a stack of its own, for all tests that leave it as they found it."""
-    with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2, virtual_time=True) as client:
+    with Client.embedded(
+        tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2, virtual_time=True
+    ) as client:
         yield client
 
 
@@ -126,7 +161,9 @@ def skip_pauses(client: EmbeddedClient, run: Run) -> None:
             client.skip(MAX_PAUSE_S)
 
 
-def ask(client: Client, *nodes: dict[str, Any], entry: str | None = None, timeout_s: float = 40.0, **request: Any) -> ChainResponse:
+def ask(
+    client: Client, *nodes: dict[str, Any], entry: str | None = None, timeout_s: float = 40.0, **request: Any
+) -> ChainResponse:
     """Run a chain to its end."""
     entry_node = entry or str(nodes[0]["node_id"])
     return client.submit_chain({"nodes": list(nodes), "entry_node": entry_node, **request}).result(timeout_s)

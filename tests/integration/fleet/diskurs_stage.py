@@ -140,7 +140,9 @@ class Stage:
         """What the models say, one after the other: JSON, a text, or a rule."""
         self._models.script([_rule(reply) for reply in replies])
 
-    def submit(self, text: str = "hello", *, session: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun:
+    def submit(
+        self, text: str = "hello", *, session: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> TurnRun:
         """Submit a turn."""
         client = self._clients.enter_context(Client(self.url, config=loading.load(self.folder / "config.yml")))
         return client.submit_turn(text, session=session, labels=labels)
@@ -174,7 +176,9 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._clients.close()
 
 

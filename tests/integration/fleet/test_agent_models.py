@@ -139,7 +139,9 @@ def test_a_fallback_answers_at_once_while_the_model_is_paused(stage: AgentStage)
     ],
     ids=["empty", "blank", "none", "broken off", "a stream without its end"],
 )
-def test_a_reply_that_is_none_is_tried_again(stage: AgentStage, client: EmbeddedClient, rule: dict[str, Any], stream: bool) -> None:
+def test_a_reply_that_is_none_is_tried_again(
+    stage: AgentStage, client: EmbeddedClient, rule: dict[str, Any], stream: bool
+) -> None:
     stage.script({**rule, "times": 1}, {"reply": "whole"})
 
     run = stage.start(agent(retries=1, stream=stream))
@@ -153,10 +155,15 @@ def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(stage:
 
     result = stage.ask(agent())
 
-    assert (result.output, result.warnings) == ("and then", ["a reply to agent 'it' is incomplete: its finish reason is 'length'"])
+    assert (result.output, result.warnings) == (
+        "and then",
+        ["a reply to agent 'it' is incomplete: its finish reason is 'length'"],
+    )
 
 
-def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(stage: AgentStage, client: EmbeddedClient) -> None:
+def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(
+    stage: AgentStage, client: EmbeddedClient
+) -> None:
     stage.script(
         {"after_tools": 0, "tool_calls": [call("add", a=1)]},
         {"after_tools": 1, "status": 500, "times": 1},
@@ -173,7 +180,9 @@ def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(stage
 
 def test_the_fallback_of_a_synthesizer_is_asked_too(stage: AgentStage) -> None:
     stage.script({"model": FIRST, "status": 401}, {"match": "^merge", "reply": "merged"})
-    team = Team(mode="broadcast", agents=["it"], synthesizer=Synthesizer(model="main", prompt="merge {agent_responses}"))
+    team = Team(
+        mode="broadcast", agents=["it"], synthesizer=Synthesizer(model="main", prompt="merge {agent_responses}")
+    )
 
     client = stage.client(agent(), models=ROUTED, teams={"one": team})
 
@@ -218,7 +227,9 @@ def test_nothing_is_published_with_stream_off(stage: AgentStage) -> None:
 
 
 @pytest.mark.parametrize(("stream", "found"), [(True, [("ask", 1, "echo: go")]), (None, [])])
-def test_a_chain_node_is_streamed_if_its_agent_sets_it(stage: AgentStage, stream: bool | None, found: list[tuple[str, int, str]]) -> None:
+def test_a_chain_node_is_streamed_if_its_agent_sets_it(
+    stage: AgentStage, stream: bool | None, found: list[tuple[str, int, str]]
+) -> None:
     nodes = [{"node_id": "ask", "kind": "agent", "name": "it", "input": {"text": "go"}}]
 
     run = stage.client(agent(stream=stream)).submit_chain({"nodes": nodes, "entry_node": "ask"})
@@ -236,7 +247,11 @@ def test_of_a_stream_that_breaks_nothing_is_published_after_the_next_attempt_beg
     (step, attempt, text), *rest = deltas(run)
     assert (step, attempt, rest) == ("it", 1, [("it", 2, "whole")])
     assert "one two three four".startswith(text)
-    order = [(event.type, event.attempt) for event in run.log() if event.type in ("started", "delta", "retry") and event.step == "it"]
+    order = [
+        (event.type, event.attempt)
+        for event in run.log()
+        if event.type in ("started", "delta", "retry") and event.step == "it"
+    ]
     assert order[-3:] == [("retry", 1), ("started", 2), ("delta", 2)]
 
 
@@ -312,12 +327,17 @@ def test_no_secret_in_the_words_of_a_tool_or_a_provider_reaches_a_record(stage: 
 
 
 @pytest.mark.parametrize(("share", "calls"), [("tenant", 2), ("all", 1)])
-def test_a_tenant_gets_a_cached_reply_of_another_only_where_the_model_says_so(stage: AgentStage, share: Any, calls: int) -> None:
-    cached = {"main": Model(model=MAIN, params={"temperature": 0.5, "seed": calls}, cache=ReplyCache(ttl_s=60, share=share))}
+def test_a_tenant_gets_a_cached_reply_of_another_only_where_the_model_says_so(
+    stage: AgentStage, share: Any, calls: int
+) -> None:
+    cached = {
+        "main": Model(model=MAIN, params={"temperature": 0.5, "seed": calls}, cache=ReplyCache(ttl_s=60, share=share))
+    }
     client = stage.client(agent(model="main"), models=cached)
 
     results = [
-        client.submit_turn("merger?", agent="it", labels={"tenant": tenant}).result(PATIENCE_S) for tenant in ("acme", "evil", "acme")
+        client.submit_turn("merger?", agent="it", labels={"tenant": tenant}).result(PATIENCE_S)
+        for tenant in ("acme", "evil", "acme")
     ]
 
     assert len(stage.requests()) == calls

@@ -27,19 +27,28 @@ def said(*replies: Any) -> list[Json]:
 # Calls
 
 
-def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_own_ids(stage: AgentStage, tmp_path: Path) -> None:
-    meetings = [call("meet", f"id-{mark}", folder=str(tmp_path), mark=mark, others=[other]) for mark, other in ("ab", "ba")]
+def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_own_ids(
+    stage: AgentStage, tmp_path: Path
+) -> None:
+    meetings = [
+        call("meet", f"id-{mark}", folder=str(tmp_path), mark=mark, others=[other]) for mark, other in ("ab", "ba")
+    ]
     stage.script(calls(*meetings), {"reply": "they met"})
 
     result = stage.ask(agent(tools=["meet"]))
 
-    expected = [(message["tool_call_id"], message["content"]) for message in stage.messages() if message["role"] == "tool"]
+    expected = [
+        (message["tool_call_id"], message["content"]) for message in stage.messages() if message["role"] == "tool"
+    ]
     assert (result.output, expected) == ("they met", [("id-a", "met b"), ("id-b", "met a")])
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
 
 
 def test_a_quick_function_and_the_next_round_are_executed_where_the_model_was_called(stage: AgentStage) -> None:
-    tools = {"quick": Tool(function="agent_tools:price", cheap=True), "costly": Tool(function="agent_tools:price", cheap=False)}
+    tools = {
+        "quick": Tool(function="agent_tools:price", cheap=True),
+        "costly": Tool(function="agent_tools:price", cheap=False),
+    }
     tools |= {"bounded": Tool(function="agent_tools:price", cheap=True, timeout_s=60.0)}
     stage.script(
         {"after_tools": 0, "tool_calls": [call("quick", item="tea")]},
@@ -55,7 +64,9 @@ def test_a_quick_function_and_the_next_round_are_executed_where_the_model_was_ca
 
     assert (result.output, [answer["total"] for answer in stage.results()]) == ("done", [2.5] * 5)
     assert workers["it/t0"] == workers["it/r1"] == workers["it"]
-    assert [workers[step].partition("@")[0].partition(".")[0] for step in ("it/r1/t0", "it/r2/t0", "it/r2/t1", "it/r3/t0")] == ["tools"] * 4
+    assert [
+        workers[step].partition("@")[0].partition(".")[0] for step in ("it/r1/t0", "it/r2/t0", "it/r2/t1", "it/r3/t0")
+    ] == ["tools"] * 4
 
 
 def test_the_error_of_a_call_is_sent_to_the_model(stage: AgentStage) -> None:
@@ -183,7 +194,9 @@ RESULTS = ("tool", "2.0"), ("tool", "3.0")
         ),
     ],
 )  # fmt: skip
-def test_history_modes_show_all_calls_and_results_and_more_with_each(stage: AgentStage, mode: str, expected: list[Any]) -> None:
+def test_history_modes_show_all_calls_and_results_and_more_with_each(
+    stage: AgentStage, mode: str, expected: list[Any]
+) -> None:
     stage.script(
         {"match": "^go$", "reply": "said", "times": 1},
         {"reply": "I look", "tool_calls": [call("add", a=1)], "times": 1},
@@ -192,7 +205,9 @@ def test_history_modes_show_all_calls_and_results_and_more_with_each(stage: Agen
         {"reply": "done"},
     )
 
-    result = stage.ask(agent(tools=["add"], instructions=[("{input}", []), {"objective": "find", "history_mode": mode}]))
+    result = stage.ask(
+        agent(tools=["add"], instructions=[("{input}", []), {"objective": "find", "history_mode": mode}])
+    )
 
     assert result.output == "done"
     assert [(message["role"], message.get("content")) for message in stage.messages()[1:]] == expected
@@ -206,7 +221,11 @@ def test_an_agentic_step_reports_its_rounds(stage: AgentStage) -> None:
     expected = result.agentic
     assert expected is not None
     assert (expected["final_answer"], expected["total_steps"], expected["total_tools_called"]) == ("2.50", 2, 2)
-    assert (expected["objective_achieved"], expected["max_steps_reached"], expected["history_mode"]) == (True, False, "minimal")
+    assert (expected["objective_achieved"], expected["max_steps_reached"], expected["history_mode"]) == (
+        True,
+        False,
+        "minimal",
+    )
     assert expected["errors"] == ["fail: fleet_tools:fail raised RuntimeError: no luck"]
     assert expected["total_tokens_used"] == result.usage.input_tokens + result.usage.output_tokens
     assert isinstance(expected["total_execution_time_ms"], float)
@@ -249,7 +268,10 @@ def test_calls_in_json_go_on_until_a_reply_has_none(stage: AgentStage) -> None:
 
 
 def test_a_list_of_calls_in_json_is_answered_in_order(stage: AgentStage) -> None:
-    several = {"response": "both", "mcp": [asked("price", item="tea")["mcp"], asked("add", a=1)["mcp"], asked("pay")["mcp"], "what?"]}
+    several = {
+        "response": "both",
+        "mcp": [asked("price", item="tea")["mcp"], asked("add", a=1)["mcp"], asked("pay")["mcp"], "what?"],
+    }
     stage.script(*said(several, "done"))
 
     assert stage.ask(spoken()).output == "done"
@@ -335,12 +357,17 @@ def test_calls_in_json_have_the_same_bound(stage: AgentStage, last: Any, status:
 
 
 def test_a_call_in_the_closing_reply_is_dropped_with_a_warning(stage: AgentStage) -> None:
-    stage.script({"match": "used all 1 rounds", "reply": asked("add", response="That is it.", a=2)}, {"reply": asked("add", a=1)})
+    stage.script(
+        {"match": "used all 1 rounds", "reply": asked("add", response="That is it.", a=2)}, {"reply": asked("add", a=1)}
+    )
 
     result = stage.ask(spoken(max_tool_rounds=1))
 
     assert (result.output, result.usage.tool_calls) == ("That is it.", 1)
-    assert any("calls 'add' in its closing reply, after which no call is made: it was dropped" in each for each in result.warnings)
+    assert any(
+        "calls 'add' in its closing reply, after which no call is made: it was dropped" in each
+        for each in result.warnings
+    )
 
 
 def test_a_reply_that_ends_in_the_middle_of_its_json_is_corrected(stage: AgentStage) -> None:
@@ -372,7 +399,11 @@ def test_a_reply_that_is_truncated_again_fails_the_run(stage: AgentStage) -> Non
 
 # Structured output
 
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}}, "required": ["name"]}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name"],
+}
 SHAPES: list[Json] = [{"schema": PERSON}, {"class": "agent_tools:Person"}]
 
 

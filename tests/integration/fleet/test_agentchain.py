@@ -45,7 +45,9 @@ def asked(client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.Mo
 def chain(mode: str = "router", **given: Any) -> AgentChain:
     agents = {name: PromptChain([GPT], [f"{name} <{{input}}>"]) for name in DESCRIPTIONS}
     router = {"router": ROUTER} if mode == "router" else {}
-    return AgentChain(**{"agents": agents, "agent_descriptions": DESCRIPTIONS, "execution_mode": mode, **router, **given})
+    return AgentChain(
+        **{"agents": agents, "agent_descriptions": DESCRIPTIONS, "execution_mode": mode, **router, **given}
+    )
 
 
 def script(models: ScriptedModels, **replies: Any) -> None:
@@ -185,7 +187,9 @@ def run_script(folder: Path, text: str, said: str = "") -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, input=said, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_page_of_agentchain_is_a_script_that_runs(models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_the_page_of_agentchain_is_a_script_that_runs(
+    models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path
+) -> None:
     script(models, Analyze=chosen("math_agent"), Solve="4", Retrieve="a metal", Write="a poem", Synthesize="all of it")
 
     done = run_script(tmp_path, SNIPPET + ASKING)
@@ -224,7 +228,9 @@ def test_the_page_s_chat_runs_with_its_mcp_lines(models: ScriptedModels, tmp_pat
 # Router
 
 
-def test_the_router_chooses_and_may_ask_in_better_words(models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_the_router_chooses_and_may_ask_in_better_words(
+    models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path
+) -> None:
     script(models, Route=chosen("bob", "a short poem"), bob="roses")
     made = chain(log_dir=tmp_path)
 
@@ -233,17 +239,34 @@ def test_the_router_chooses_and_may_ask_in_better_words(models: ScriptedModels, 
     assert made.last_result is not None
     assert made.last_result.agents == ["bob"]
     assert events(tmp_path) == [
-        "AgentChain initialized", "process_input_start", "router_strategy", "router_internal_step_start", "prepare_full_decision_prompt",
-        "complex_router_output", "parse_decision_success", "router_decision", "agent_execution_start", "agent_execution_success",
-        "agent_final_response_no_prefix", "history_add", "history_add", "process_input_end",
-    ]  # fmt: skip
+        "AgentChain initialized",
+        "process_input_start",
+        "router_strategy",
+        "router_internal_step_start",
+        "prepare_full_decision_prompt",
+        "complex_router_output",
+        "parse_decision_success",
+        "router_decision",
+        "agent_execution_start",
+        "agent_execution_success",
+        "agent_final_response_no_prefix",
+        "history_add",
+        "history_add",
+        "process_input_end",
+    ]
     told = {line["event"]: line for line in lines(tmp_path)}
     assert (
-        told["router_decision"].items() >= {"agent": "bob", "source": "router", "refined_query_present": True, "internal_step": 1}.items()
+        told["router_decision"].items()
+        >= {"agent": "bob", "source": "router", "refined_query_present": True, "internal_step": 1}.items()
     )
     assert told["agent_execution_start"]["input_length"] == len("a short poem")
-    assert told["process_input_end"].items() >= {"mode": "router", "response_length": 5, "agent_used": "bob", "status": "succeeded"}.items()
-    assert all((line["run_id"], line["session"]) == (made.last_result.run_id, made.session) for line in lines(tmp_path)[1:])
+    assert (
+        told["process_input_end"].items()
+        >= {"mode": "router", "response_length": 5, "agent_used": "bob", "status": "succeeded"}.items()
+    )
+    assert all(
+        (line["run_id"], line["session"]) == (made.last_result.run_id, made.session) for line in lines(tmp_path)[1:]
+    )
 
 
 def test_rules_choose_before_the_router(models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path) -> None:
@@ -259,7 +282,10 @@ def test_rules_choose_before_the_router(models: ScriptedModels, asked: Callable[
 def test_a_router_that_is_a_function_sees_the_conversation(asked: Callable[[], list[str]]) -> None:
     made = chain(router=functions.choose)
 
-    assert ask(made, "poems please", "plus one") == ["echo: bob <poems please after []>", asked()[-1].join(["echo: ", ""])]
+    assert ask(made, "poems please", "plus one") == [
+        "echo: bob <poems please after []>",
+        asked()[-1].join(["echo: ", ""]),
+    ]
     assert asked()[-1] == "ann <plus one after ['user: poems please', 'assistant: echo: bob <poems please after []>']>"
 
 
@@ -289,7 +315,9 @@ def test_an_agent_that_always_reroutes_is_stopped_and_said_so(models: ScriptedMo
     assert events(tmp_path)[-4:] == ["history_add", "history_add", "router_max_steps_reached", "process_input_end"]
 
 
-def test_a_router_that_does_not_decide_is_an_error_unless_there_is_a_default(models: ScriptedModels, tmp_path: Path) -> None:
+def test_a_router_that_does_not_decide_is_an_error_unless_there_is_a_default(
+    models: ScriptedModels, tmp_path: Path
+) -> None:
     script(models, Route="hm", cleo="a fact")
 
     with pytest.raises(RunError, match=r"^I couldn't determine which agent should handle your request\."):
@@ -301,7 +329,9 @@ def test_a_router_that_does_not_decide_is_an_error_unless_there_is_a_default(mod
 
 
 def test_a_failed_agent_is_an_error_that_names_it(models: ScriptedModels, tmp_path: Path) -> None:
-    models.script([{"match": "^Route", "reply": json.dumps(chosen("ann"))}, {"match": "^ann", "status": 400, "reply": "no"}])
+    models.script(
+        [{"match": "^Route", "reply": json.dumps(chosen("ann"))}, {"match": "^ann", "status": 400, "reply": "no"}]
+    )
     made = chain(log_dir=tmp_path)
 
     with pytest.raises(RunError, match=r"^Sorry, agent ann encountered an error: ") as caught:
@@ -312,7 +342,9 @@ def test_a_failed_agent_is_an_error_that_names_it(models: ScriptedModels, tmp_pa
     assert told["agent_execution_error"]["agent"] == "ann"
     assert told["process_input_end"]["error"] == str(caught.value)
 
-    with pytest.raises(RunError, match=r"^I encountered an error running the ann: .*the provider refuses the request") as caught:
+    with pytest.raises(
+        RunError, match=r"^I encountered an error running the ann: .*the provider refuses the request"
+    ) as caught:
         asyncio.run(made.run_agent_direct("ann", "go"))
 
     assert made.last_result is not None
@@ -328,8 +360,12 @@ def test_a_static_plan_is_worked_off(models: ScriptedModels, asked: Callable[[],
     assert ask(made, "go") == ["a poem of it"]
     assert asked()[1:] == ["cleo <gold>", "bob <a metal>"]
     assert [name for name in events(tmp_path) if name.startswith("static_plan")] == [
-        "static_plan_created", "static_plan_step_start", "static_plan_step_success", "static_plan_step_start", "static_plan_step_success",
-    ]  # fmt: skip
+        "static_plan_created",
+        "static_plan_step_start",
+        "static_plan_step_success",
+        "static_plan_step_start",
+        "static_plan_step_success",
+    ]
 
 
 def test_a_router_may_decide_after_each_agent(models: ScriptedModels, tmp_path: Path) -> None:
@@ -348,7 +384,9 @@ def test_a_router_may_decide_after_each_agent(models: ScriptedModels, tmp_path: 
 # The other modes
 
 
-def test_a_pipeline_gives_each_agent_the_answer_before(models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_a_pipeline_gives_each_agent_the_answer_before(
+    models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path
+) -> None:
     script(models, ann="from ann", bob="[FINAL] from bob", cleo="from cleo")
     made = chain("pipeline", log_dir=tmp_path)
 
@@ -356,8 +394,10 @@ def test_a_pipeline_gives_each_agent_the_answer_before(models: ScriptedModels, a
     assert asked() == ["ann <hello>", "bob <from ann>", "cleo <[FINAL] from bob>"]
     starts = [line for line in lines(tmp_path) if line["event"] == "pipeline_step_start"]
     assert [(line["step"], line["total_steps"], line["agent"], line["input_length"]) for line in starts] == [
-        (1, 3, "ann", 5), (2, 3, "bob", 8), (3, 3, "cleo", 16),
-    ]  # fmt: skip
+        (1, 3, "ann", 5),
+        (2, 3, "bob", 8),
+        (3, 3, "cleo", 16),
+    ]
     assert starts[0].items() >= {"input_type": "str", "history_included": False}.items()
     assert events(tmp_path).count("pipeline_step_success") == 3
 
@@ -372,7 +412,9 @@ def test_agents_with_rows_and_tools_are_one_line_each(models: ScriptedModels, tm
     user = PromptChain([GPT], ["use {input}"])
     user.register_tool_function(functions.shout)
     row = PromptChain([GPT], ["{input}", functions.shout, PromptChain([GPT], ["inner {input}", "more {input}"])])
-    made = chain("pipeline", agents={"user": user, "row": row}, agent_descriptions={"user": "", "row": ""}, log_dir=tmp_path)
+    made = chain(
+        "pipeline", agents={"user": user, "row": row}, agent_descriptions={"user": "", "row": ""}, log_dir=tmp_path
+    )
 
     answers = ask(made, "hello")
 
@@ -388,7 +430,12 @@ def test_a_pipeline_stops_at_the_first_failure(models: ScriptedModels, tmp_path:
     with pytest.raises(RunError, match=r"^Pipeline failed at step 2 \(bob\): "):
         ask(chain("pipeline", log_dir=tmp_path), "hello")
 
-    assert [line["agent"] for line in lines(tmp_path) if line["event"].startswith("pipeline_step_")] == ["ann", "ann", "bob", "bob"]
+    assert [line["agent"] for line in lines(tmp_path) if line["event"].startswith("pipeline_step_")] == [
+        "ann",
+        "ann",
+        "bob",
+        "bob",
+    ]
     assert "pipeline_step_error" in events(tmp_path)
 
 
@@ -402,7 +449,12 @@ def test_turns_go_round(tmp_path: Path) -> None:
     assert [answer.removeprefix("echo: ").split()[0] for answer in answers[:4]] == ["ann", "bob", "cleo", "ann"]
     assert sorted(answer.removeprefix("echo: ").split()[0] for answer in answers[4:]) == ["bob", "cleo"]
     starts = [line for line in lines(tmp_path) if line["event"] == "round_robin_agent_start"]
-    assert [(line["agent"], line["next_index"]) for line in starts[:4]] == [("ann", 1), ("bob", 2), ("cleo", 0), ("ann", 1)]
+    assert [(line["agent"], line["next_index"]) for line in starts[:4]] == [
+        ("ann", 1),
+        ("bob", 2),
+        ("cleo", 0),
+        ("ann", 1),
+    ]
     assert "remove_agent" in events(tmp_path)
 
 
@@ -449,8 +501,13 @@ def test_a_direct_turn_is_past_all_routing_and_may_be_told_the_conversation(
     assert asked()[-1].startswith("cleo <Conversation History:\nUser: a poem\nAssistant: roses\nUser: add\n")
     assert asked()[-1].endswith("Current Input:\nwho?>")
     assert [(entry.role, entry.agent) for entry in made.history()] == [
-        ("user", None), ("assistant", "bob"), ("user", None), ("assistant", "ann"), ("user", None), ("assistant", "cleo"),
-    ]  # fmt: skip
+        ("user", None),
+        ("assistant", "bob"),
+        ("user", None),
+        ("assistant", "ann"),
+        ("user", None),
+        ("assistant", "cleo"),
+    ]
     assert [name for name in events(tmp_path) if name.startswith("run_direct")] == [
         "run_direct_start",
         "run_direct_finished",
@@ -468,7 +525,9 @@ def test_answers_know_their_agent_also_if_its_last_step_calls_no_model() -> None
     ask(turns, "1", "2", "3")
     asyncio.run(turns.run_agent_direct("ann", "4"))
     direct = turns.last_result
-    row = chain("pipeline", agents={name: agents[name] for name in ("cleo", "ann")}, agent_descriptions={"cleo": "", "ann": ""})
+    row = chain(
+        "pipeline", agents={name: agents[name] for name in ("cleo", "ann")}, agent_descriptions={"cleo": "", "ann": ""}
+    )
     ask(row, "5")
     routed = chain(agents=agents, router=functions.choose, rules=[(functions.is_a_sum, "ann")])
     ask(routed, "plus")
@@ -485,7 +544,10 @@ def test_answers_know_their_agent_also_if_its_last_step_calls_no_model() -> None
 def test_an_agent_does_not_see_the_answers_of_an_agent_that_is_a_function(models: ScriptedModels) -> None:
     agents = {"ann": PromptChain([], [functions.shout]), "bob": PromptChain([GPT], ["bob <{input}>"])}
     made = chain(
-        "round_robin", agents=agents, agent_descriptions={"ann": "", "bob": ""}, agent_history_configs={"bob": {"exclude_sources": ["ann"]}}
+        "round_robin",
+        agents=agents,
+        agent_descriptions={"ann": "", "bob": ""},
+        agent_history_configs={"bob": {"exclude_sources": ["ann"]}},
     )
 
     ask(made, "one", "two")
@@ -520,7 +582,11 @@ def test_turns_of_one_conversation_that_are_asked_at_once_are_not_mixed_up() -> 
 
 
 def test_an_answer_that_is_no_text_is_json() -> None:
-    made = chain("pipeline", agents={"ann": PromptChain([], [functions.shout], full_history=True)}, agent_descriptions={"ann": ""})
+    made = chain(
+        "pipeline",
+        agents={"ann": PromptChain([], [functions.shout], full_history=True)},
+        agent_descriptions={"ann": ""},
+    )
 
     assert [step["output"] for step in json.loads(ask(made, "hi")[0])] == ["hi", "HI"]
 
@@ -580,7 +646,9 @@ def test_a_helper_asks_whether_the_servers_of_a_chain_answer(tmp_path: Path) -> 
 # The run log
 
 
-def test_what_happens_is_told_to_the_console_too(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_happens_is_told_to_the_console_too(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     with caplog.at_level(logging.INFO, "cantata.frontends.agentchain"):
         ask(chain("pipeline", verbose=True), "hi")
 

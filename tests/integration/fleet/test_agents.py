@@ -44,7 +44,9 @@ def test_an_instruction_of_each_kind(stage: AgentStage, instruction: Any, prompt
 
 
 def test_instructions_of_all_kinds_in_a_row(stage: AgentStage) -> None:
-    stage.script({"match": "^one <go>$", "reply": "a"}, {"match": "^A$", "reply": "b"}, {"match": "^other <b>$", "reply": "c"})
+    stage.script(
+        {"match": "^one <go>$", "reply": "a"}, {"match": "^A$", "reply": "b"}, {"match": "^other <b>$", "reply": "c"}
+    )
     row = ["one <{input}>", WORDS, {"objective": "turn it"}, {"agent": "other"}, {"chain": "wrap"}, "last <{input}>"]
 
     result = stage.ask(agent(instructions=row), agents={"other": agent(instructions=["other <{input}>"])})
@@ -110,7 +112,9 @@ def test_an_agentic_step_has_a_model_and_parameters_of_its_own(stage: AgentStage
 
     stage.ask(agent(params={"temperature": 0.1, "top_p": 0.5}, instructions=["first {input}", step]))
 
-    asked = [(request["model"], request["body"]["temperature"], request["body"]["top_p"]) for request in stage.requests()]
+    asked = [
+        (request["model"], request["body"]["temperature"], request["body"]["top_p"]) for request in stage.requests()
+    ]
     assert asked == [("gpt-4o-mini", 0.1, 0.5), ("gpt-4o", 0.7, 0.5)]
 
 
@@ -188,7 +192,9 @@ def test_store_steps_keeps_the_input_and_what_each_instruction_gave(stage: Agent
     stage.script({"match": "^1", "reply": "said"}, {"reply": "done"})
     row = ["1 {input}", WORDS, {"objective": "end it"}]
 
-    result = stage.ask(agent(model=None, models=[{"model": MAIN, "params": {"temperature": 0}}], instructions=row, store_steps=True))
+    result = stage.ask(
+        agent(model=None, models=[{"model": MAIN, "params": {"temperature": 0}}], instructions=row, store_steps=True)
+    )
 
     assert result.output == "done"
     assert result.steps == {
@@ -236,17 +242,23 @@ PLAIN = agent(instructions=["then <{input}>"])
 def test_an_agent_with_tools_in_a_pipeline(stage: AgentStage) -> None:
     stage.script(CALLS, {"match": "^ask", "reply": "tea"})
 
-    client = stage.client(SHOPPER, agents={"then": PLAIN}, teams={"row": Team(mode="pipeline", agents=["then", "it", "then"])})
+    client = stage.client(
+        SHOPPER, agents={"then": PLAIN}, teams={"row": Team(mode="pipeline", agents=["then", "it", "then"])}
+    )
     result = client.submit_turn("go", team="row").result(PATIENCE_S)
 
     assert (result.output, result.agents) == ("echo: then <tea>", ["then", "it"])
-    assert stage.results(2)[1] == {"error": "fleet_tools:fail raised RuntimeError: no luck"}, "the model is told nothing of the pipeline"
+    assert stage.results(2)[1] == {"error": "fleet_tools:fail raised RuntimeError: no luck"}, (
+        "the model is told nothing of the pipeline"
+    )
 
 
 def test_an_agent_that_fails_after_its_tools_fails_the_pipeline_where_it_stands(stage: AgentStage) -> None:
     stage.script(CALLS, {"match": "^ask", "status": 400})
 
-    client = stage.client(SHOPPER, agents={"then": PLAIN}, teams={"row": Team(mode="pipeline", agents=["then", "it", "then"])})
+    client = stage.client(
+        SHOPPER, agents={"then": PLAIN}, teams={"row": Team(mode="pipeline", agents=["then", "it", "then"])}
+    )
     result = client.submit_turn("go", team="row").result(PATIENCE_S)
 
     assert result.status == "failed"
@@ -255,11 +267,22 @@ def test_an_agent_that_fails_after_its_tools_fails_the_pipeline_where_it_stands(
 
 
 def test_an_agent_with_tools_in_a_broadcast_in_which_another_fails_after_its_tools(stage: AgentStage) -> None:
-    stage.script(CALLS, {"match": "^ask <bad>", "status": 400}, {"match": "^ask", "reply": "tea"}, {"match": "^merge", "reply": "merged"})
-    team = Team(mode="broadcast", agents=["it", "bad"], synthesizer=Synthesizer(model=MAIN, prompt="merge {agent_responses}"))
+    stage.script(
+        CALLS,
+        {"match": "^ask <bad>", "status": 400},
+        {"match": "^ask", "reply": "tea"},
+        {"match": "^merge", "reply": "merged"},
+    )
+    team = Team(
+        mode="broadcast", agents=["it", "bad"], synthesizer=Synthesizer(model=MAIN, prompt="merge {agent_responses}")
+    )
     bad = SHOPPER.model_copy(update={"instructions": ["ask <bad> {input}"]})
 
-    result = stage.client(SHOPPER, agents={"bad": bad}, teams={"both": team}).submit_turn("go", team="both").result(PATIENCE_S)
+    result = (
+        stage.client(SHOPPER, agents={"bad": bad}, teams={"both": team})
+        .submit_turn("go", team="both")
+        .result(PATIENCE_S)
+    )
 
     assert result.output == "merged"
     merge = json.loads(stage.prompts()[-1].removeprefix("merge").strip())
@@ -278,23 +301,45 @@ def test_an_agent_with_tools_as_a_node_of_a_chain_is_one_node(stage: AgentStage)
     run = stage.client(SHOPPER).submit_chain({"nodes": nodes, "entry_node": "shop"})
     response = run.result(PATIENCE_S)
 
-    assert (response.success, response.final_output, response.nodes_run, response.failed) == (True, {"got": "tea"}, 2, [])
+    assert (response.success, response.final_output, response.nodes_run, response.failed) == (
+        True,
+        {"got": "tea"},
+        2,
+        [],
+    )
     assert response.outputs == {"shop": "tea", "show": {"got": "tea"}}
     sent = [(event.node_id, event.phase, event.output) for event in run.events()]
-    assert sent == [("shop", "start", None), ("shop", "done", "tea"), ("show", "start", None), ("show", "done", {"got": "tea"})]
+    assert sent == [
+        ("shop", "start", None),
+        ("shop", "done", "tea"),
+        ("show", "start", None),
+        ("show", "done", {"got": "tea"}),
+    ]
 
 
 def test_an_agent_that_fails_after_its_tools_is_a_failed_node(stage: AgentStage) -> None:
     stage.script(CALLS, {"match": "^ask", "status": 400})
     nodes = [
-        {"node_id": "shop", "kind": "agent", "name": "it", "input": {"text": "go"}, "on_error": "skip", "next_node": "show"},
+        {
+            "node_id": "shop",
+            "kind": "agent",
+            "name": "it",
+            "input": {"text": "go"},
+            "on_error": "skip",
+            "next_node": "show",
+        },
         {"node_id": "show", "kind": "tool", "name": "echo", "input_map": {"got": "shop"}},
     ]
 
     run = stage.client(SHOPPER).submit_chain({"nodes": nodes, "entry_node": "shop"})
     response = run.result(PATIENCE_S)
 
-    assert (response.status, response.success, response.final_output, response.failed) == ("succeeded", False, {"got": None}, ["shop"])
+    assert (response.status, response.success, response.final_output, response.failed) == (
+        "succeeded",
+        False,
+        {"got": None},
+        ["shop"],
+    )
     assert [(event.node_id, event.phase) for event in run.events()][:2] == [("shop", "start"), ("shop", "error")]
 
 
@@ -305,6 +350,10 @@ def test_agents_with_tools_as_items_of_a_map(stage: AgentStage) -> None:
         {"node_id": "each", "kind": "agent", "name": "it", "input_map": {"text": "_item"}},
     ]
 
-    response = stage.client(SHOPPER).submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": [1, 2]}}).result(40)
+    response = (
+        stage.client(SHOPPER)
+        .submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": [1, 2]}})
+        .result(40)
+    )
 
     assert (response.outputs["all"], response.items_run) == (["one", "two"], 2)

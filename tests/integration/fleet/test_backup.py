@@ -23,7 +23,9 @@ def test_runs_of_a_restored_copy_go_on_and_repeat_nothing_that_was_done_before_i
     lost, new = tmp_path / "lost", tmp_path / "new"
     nodes = [tool("before", "slow", journal=str(journal.path), mark="before", seconds=0.1, next_node="during")]
     nodes += [tool("during", "slow", journal=str(journal.path), mark="during", seconds=2.0, next_node="gate")]
-    nodes += [{"node_id": "gate", "kind": "wait", "next_node": "after"}]  # so that what the lost store does after the copy ends here
+    nodes += [
+        {"node_id": "gate", "kind": "wait", "next_node": "after"}
+    ]  # so that what the lost store does after the copy ends here
     nodes += [tool("after", "slow", journal=str(journal.path), mark="after", seconds=0.1)]
     with Client.embedded(lost, config=definitions(), agents=1, tools=2) as client:
         over = client.submit_chain({"nodes": [tool("one", "add", a=1, b=2)], "entry_node": "one"})

@@ -41,9 +41,20 @@ def begin(client: Client, journal: Journal, *, seconds: float = 0.15) -> ChainRu
     """A run of many steps, one after the other; the first has begun, and half of them wait for `check_ends_well`."""
     names = [f"s{number}" for number in range(MANY)]
     following = [*names[1 : MANY // 2], "gate", *names[MANY // 2 + 1 :], ""]
-    gate = {"node_id": "gate", "kind": "wait", "next_node": names[MANY // 2]}  # so however long the bad day takes to come, the run waits
+    gate = {
+        "node_id": "gate",
+        "kind": "wait",
+        "next_node": names[MANY // 2],
+    }  # so however long the bad day takes to come, the run waits
     nodes = [
-        tool(name, "slow", journal=str(journal.path), mark=name, seconds=seconds, **({"next_node": after} if after else {}))
+        tool(
+            name,
+            "slow",
+            journal=str(journal.path),
+            mark=name,
+            seconds=seconds,
+            **({"next_node": after} if after else {}),
+        )
         for name, after in zip(names, following, strict=True)
     ]
     run = client.submit_chain({"nodes": [*nodes, gate], "entry_node": "s0"})
@@ -63,7 +74,10 @@ def test_without_faults_no_check_fails_and_an_unserved_queue_is_named(town: Town
     told = town.wait_for("Redis", "ok")  # a machine that stalls makes one answer slow
 
     assert (told.exit_status, told.status, told.errors) == (0, "degraded", "")
-    assert told.of("queue agents") == ("degraded", "no worker serves queue 'agents'; nothing waiting start one with `submit worker agents`")
+    assert told.of("queue agents") == (
+        "degraded",
+        "no worker serves queue 'agents'; nothing waiting start one with `submit worker agents`",
+    )
     assert {name: status for name, (status, _) in told.checks.items() if name != "queue agents"} == dict.fromkeys(
         ("Redis", "disk", "memory", "workers", "sweep", "queue coordinator", "queue tools", "runs"), "ok"
     )
@@ -75,7 +89,9 @@ def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Clien
 
     with town.full_disk():
         told = town.wait_for("disk", "failing")
-        town.wait(lambda: "cannot write to its disk" in town.log("tools") + town.log("coordinator"), "the sentence in a log")
+        town.wait(
+            lambda: "cannot write to its disk" in town.log("tools") + town.log("coordinator"), "the sentence in a log"
+        )
 
     assert (told.exit_status, told.of("disk")[1]) == (
         1,
@@ -104,7 +120,9 @@ def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Clie
 
 def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(town: Town) -> None:
     with connect(town.url) as redis:
-        redis.acl_setuser("default", enabled=True, nopass=True, commands=["-hset"])  # as where Redis is full for a moment
+        redis.acl_setuser(
+            "default", enabled=True, nopass=True, commands=["-hset"]
+        )  # as where Redis is full for a moment
         try:
             town.begin_worker("tools", name="late")
             town.wait(lambda: "announce_failed" in town.log("late"), "a worker that is not heard of")
@@ -130,7 +148,9 @@ def test_a_worker_that_cannot_begin_exits_with_status_1(town: Town, queue: str) 
 
 
 @pytest.mark.slow("a server hangs for some seconds")
-def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town: Town, client: Client, journal: Journal) -> None:
+def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(
+    town: Town, client: Client, journal: Journal
+) -> None:
     run = begin(client, journal)
 
     with town.frozen("redis"):
@@ -165,7 +185,9 @@ def test_a_gateway_that_is_frozen_or_killed_keeps_no_run(town: Town, client: Cli
     assert f"{address} cannot be reached" in gone.of("gateway")[1]
 
 
-def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(town: Town, client: Client, journal: Journal) -> None:
+def test_steps_for_a_queue_that_nobody_serves_are_told_with_what_to_do(
+    town: Town, client: Client, journal: Journal
+) -> None:
     nodes = [tool("one", "paint", journal=str(journal.path), mark="one", seconds=0.0)]
     run = client.submit_chain({"nodes": nodes, "entry_node": "one"})
 

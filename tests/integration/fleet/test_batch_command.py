@@ -28,7 +28,9 @@ Submit = Callable[..., Result]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(
+    tmp_path: Path, client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A folder with a configuration and a file of 30 rows; the commands in it use the stack of these tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDIS_URL", client.redis_url)
@@ -63,7 +65,9 @@ def test_a_file_becomes_a_file_of_results(folder: Path, models: ScriptedModels) 
     assert (batch["state"], batch["total"], batch["delivered"], batch["failed"]) == ("done", 30, 30, 1)
     rows = rows_of(folder / "out.csv")
     assert sorted(int(row["row"]) for row in rows) == [*range(30)]
-    assert [(row["row"], row["output"], bool(row["error"])) for row in rows if row["status"] == "failed"] == [("7", "", True)]
+    assert [(row["row"], row["output"], bool(row["error"])) for row in rows if row["status"] == "failed"] == [
+        ("7", "", True)
+    ]
     assert json.loads(rows[0]["input"])["question"] == f"row {rows[0]['row']}"
     assert "plain" in run("list").stdout
     failed = [json.loads(line) for line in run("results", "plain", "--failed").stdout.splitlines()]
@@ -83,7 +87,19 @@ def test_a_file_becomes_a_file_of_results(folder: Path, models: ScriptedModels) 
 @pytest.mark.slow("the next command waits 5 s for one that was killed, which may only be frozen")
 def test_a_killed_command_goes_on_without_a_row_twice(folder: Path, models: ScriptedModels) -> None:
     models.script([{"reply": "yes", "delay_s": 0.05}])
-    words = ("rows.csv", "--agent", "ann", "--map", "question=text", "--out", "out.jsonl", "--name", "killed", "--concurrency", "4")
+    words = (
+        "rows.csv",
+        "--agent",
+        "ann",
+        "--map",
+        "question=text",
+        "--out",
+        "out.jsonl",
+        "--name",
+        "killed",
+        "--concurrency",
+        "4",
+    )
     first = subprocess.Popen([sys.executable, "-m", "cantata.surfaces.cli", "batch", *words], stderr=subprocess.DEVNULL)
     until(lambda: (folder / "out.jsonl").exists() and len(rows_of(folder / "out.jsonl")) >= 4, "results are written")
     os.kill(first.pid, signal.SIGKILL)
@@ -101,7 +117,19 @@ def test_a_killed_command_goes_on_without_a_row_twice(folder: Path, models: Scri
 
 
 def test_a_sample_shows_its_cost_and_asks(folder: Path, models: ScriptedModels) -> None:
-    words = ("rows.csv", "--agent", "ann", "--map", "question=text", "--out", "out.jsonl", "--name", "asked", "--sample", "3")
+    words = (
+        "rows.csv",
+        "--agent",
+        "ann",
+        "--map",
+        "question=text",
+        "--out",
+        "out.jsonl",
+        "--name",
+        "asked",
+        "--sample",
+        "3",
+    )
 
     found = run(*words, input="n\n")
 
@@ -125,9 +153,19 @@ def test_a_spent_budget_says_how_to_go_on(folder: Path, models: ScriptedModels) 
 def test_wrong_use_is_told_before_anything_runs(folder: Path, models: ScriptedModels) -> None:
     (folder / "out.jsonl").write_text("precious\n")
     wrong = {
-        ("rows.csv", "--agent", "ann", "--out", "out.jsonl"): "out.jsonl exists, and there is no batch 'rows' that began it",
+        (
+            "rows.csv",
+            "--agent",
+            "ann",
+            "--out",
+            "out.jsonl",
+        ): "out.jsonl exists, and there is no batch 'rows' that began it",
         ("rows.csv", "--agent", "ann", "--map", "question=text", "--name", "a b"): "a batch's name has letters",
-        ("rows.csv", "--agent", "ann"): "row 0 has no field 'text' (its fields: 'question', 'id'); name one: --map FIELD=text",
+        (
+            "rows.csv",
+            "--agent",
+            "ann",
+        ): "row 0 has no field 'text' (its fields: 'question', 'id'); name one: --map FIELD=text",
         ("rows.csv", "--agent", "nobody", "--name", "n"): "nobody",
         ("rows.csv",): "a batch needs exactly one of agent, team, chain and workflow; found none",
         ("list.csv", "--agent", "ann"): "there is no such file",
@@ -150,8 +188,22 @@ def test_rows_of_standard_input_go_to_standard_output(folder: Path) -> None:
 
 def test_another_terminal_pauses_and_cancels(folder: Path, models: ScriptedModels) -> None:
     models.script([{"reply": "yes", "delay_s": 0.1}])
-    words = ("rows.csv", "--agent", "ann", "--map", "question=text", "--out", "out.jsonl", "--name", "far", "--concurrency", "2")
-    first = subprocess.Popen([sys.executable, "-m", "cantata.surfaces.cli", "batch", *words], stderr=subprocess.PIPE, text=True)
+    words = (
+        "rows.csv",
+        "--agent",
+        "ann",
+        "--map",
+        "question=text",
+        "--out",
+        "out.jsonl",
+        "--name",
+        "far",
+        "--concurrency",
+        "2",
+    )
+    first = subprocess.Popen(
+        [sys.executable, "-m", "cantata.surfaces.cli", "batch", *words], stderr=subprocess.PIPE, text=True
+    )
     until(lambda: (folder / "out.jsonl").exists(), "it has begun")
 
     assert "paused" in run("pause", "far").stdout
@@ -167,7 +219,9 @@ def test_another_terminal_pauses_and_cancels(folder: Path, models: ScriptedModel
 def test_texts_of_a_table_are_converted_as_the_chain_declares(folder: Path, models: ScriptedModels) -> None:
     inputs = "{item: string, count: integer, weight: number?, is_gift: boolean?}"
     asks = "{node_id: ask, kind: agent, name: ann, input_map: {text: \"join(' ', [input.item, type(input.count), to_string(input)])\"}}"
-    (folder / "config.yaml").write_text(f"{CONFIG}chains:\n  order: {{inputs: {inputs}, entry_node: ask, nodes: [{asks}]}}\n")
+    (folder / "config.yaml").write_text(
+        f"{CONFIG}chains:\n  order: {{inputs: {inputs}, entry_node: ask, nodes: [{asks}]}}\n"
+    )
     (folder / "orders.csv").write_text("item,qty,weight,is_gift\ntea,two,,\njam,2,1.5,TRUE\n7,3,,\n")
 
     wrong = run("orders.csv", "--chain", "order", "--out", "orders.jsonl", status=2).stderr
@@ -175,15 +229,23 @@ def test_texts_of_a_table_are_converted_as_the_chain_declares(folder: Path, mode
 
     assert "orders.csv: line 2: initial_input.count: is missing" in wrong
     rows = {row["row"]: row for row in rows_of(folder / "orders.jsonl")}
-    assert rows[0]["error"] == "batch: orders.csv: line 2: column 'qty': the input 'count' of chain 'order' is an integer, not 'two'"
+    assert (
+        rows[0]["error"]
+        == "batch: orders.csv: line 2: column 'qty': the input 'count' of chain 'order' is an integer, not 'two'"
+    )
     assert {rows[number]["status"] for number in (1, 2)} == {"succeeded"}
     asked = sorted(str(call["text"]) for call in models.journal())
-    assert asked == ['7 number {"item":"7","count":3}', 'jam number {"item":"jam","count":2,"weight":1.5,"is_gift":true}']
+    assert asked == [
+        '7 number {"item":"7","count":3}',
+        'jam number {"item":"jam","count":2,"weight":1.5,"is_gift":true}',
+    ]
 
 
 def test_a_file_without_a_good_row_is_a_batch_of_errors(folder: Path, models: ScriptedModels) -> None:
     node = "{node_id: ask, kind: agent, name: ann, input_map: {text: to_string(input.count)}}"
-    (folder / "config.yaml").write_text(f"{CONFIG}chains:\n  count: {{inputs: {{count: integer}}, entry_node: ask, nodes: [{node}]}}\n")
+    (folder / "config.yaml").write_text(
+        f"{CONFIG}chains:\n  count: {{inputs: {{count: integer}}, entry_node: ask, nodes: [{node}]}}\n"
+    )
     (folder / "bad.jsonl").write_text('{"count": "one"}\n{"count": "two"}\n')
 
     run("bad.jsonl", "--chain", "count", "--out", "out.jsonl", status=1)

@@ -24,7 +24,11 @@ def fresh_models(models: ScriptedModels) -> Iterator[None]:
 
 
 def kept_runs(client: EmbeddedClient) -> set[str]:
-    return {str(run_id) for shard in range(SHARDS) for run_id in client.redis.zrange(f"{shard_key(client.redis, shard)}:runs", 0, -1)}
+    return {
+        str(run_id)
+        for shard in range(SHARDS)
+        for run_id in client.redis.zrange(f"{shard_key(client.redis, shard)}:runs", 0, -1)
+    }
 
 
 def outputs(rows: Sequence[BatchRow]) -> dict[int, object]:
@@ -39,7 +43,9 @@ def test_each_row_is_answered_once_and_leaves_no_run(client: EmbeddedClient, mod
 
     assert sorted(each.row for each in found) == [*range(60)]
     assert all(each.output and each.input == rows[each.row] and not each.has_failed for each in found)
-    assert sorted(str(entry["text"]) for entry in models.journal()) == sorted(f"ann <row {number}>" for number in range(60))
+    assert sorted(str(entry["text"]) for entry in models.journal()) == sorted(
+        f"ann <row {number}>" for number in range(60)
+    )
     assert kept_runs(client) == before
     batch = client.batches.find("each")
     assert (batch.state, batch.total, batch.delivered, batch.failed) == ("done", 60, 60, 0)
@@ -123,7 +129,9 @@ def test_a_batch_stops_before_it_costs_more_than_its_budget(client: EmbeddedClie
     assert len(first) + len(rest) == 50
 
 
-def test_a_paused_batch_submits_nothing_and_a_cancelled_one_ends(client: EmbeddedClient, models: ScriptedModels) -> None:
+def test_a_paused_batch_submits_nothing_and_a_cancelled_one_ends(
+    client: EmbeddedClient, models: ScriptedModels
+) -> None:
     rows = (f"row {number}" for number in range(100_000))
     feed = client.feed_batch(rows, name="long", agent="ann", concurrency=4)
     groups = feed.groups()

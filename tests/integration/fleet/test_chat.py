@@ -278,8 +278,12 @@ def test_beside_coroutines_it_is_the_same(folder: Path, url: str, models: Script
 
 
 @pytest.mark.slow("it waits for real time, which is what it tests")
-def test_a_chat_that_was_killed_goes_on_with_the_answer_under_way(folder: Path, url: str, models: ScriptedModels) -> None:
-    models.script([{"match": "count", "reply": "one two", "chunk_delay_s": 2.5}])  # with its end some 10 s, in which the second chat begins
+def test_a_chat_that_was_killed_goes_on_with_the_answer_under_way(
+    folder: Path, url: str, models: ScriptedModels
+) -> None:
+    models.script(
+        [{"match": "count", "reply": "one two", "chunk_delay_s": 2.5}]
+    )  # with its end some 10 s, in which the second chat begins
     session = ("--session", folder.name)
     with Terminal(folder, url, *session) as chat:
         chat.until(PROMPT)
@@ -294,7 +298,9 @@ def test_a_chat_that_was_killed_goes_on_with_the_answer_under_way(folder: Path, 
         assert "poet: echo: hello" in chat.ask("hello")
 
 
-def test_a_chat_that_was_killed_tells_the_answer_that_came_meanwhile(folder: Path, client: EmbeddedClient, models: ScriptedModels) -> None:
+def test_a_chat_that_was_killed_tells_the_answer_that_came_meanwhile(
+    folder: Path, client: EmbeddedClient, models: ScriptedModels
+) -> None:
     models.script([{**SLOW, "chunk_delay_s": 0.1}])
     session = ("--session", folder.name)
     with Terminal(folder, client.redis_url, *session) as chat:
@@ -314,7 +320,9 @@ def test_a_chat_that_was_killed_tells_the_answer_that_came_meanwhile(folder: Pat
 @pytest.mark.thorough("two stacks start; on a stack that stays it is the test above")
 @pytest.mark.slow("a stack of its own starts and ends")
 def test_a_chat_on_a_stack_of_its_own_goes_on_too(folder: Path, models: ScriptedModels) -> None:
-    models.script([{**SLOW, "times": 1, "chunk_delay_s": 3.0}, {**QUICK, "delay_s": 5.0}])  # not before the second chat looks
+    models.script(
+        [{**SLOW, "times": 1, "chunk_delay_s": 3.0}, {**QUICK, "delay_s": 5.0}]
+    )  # not before the second chat looks
     session = ("--session", "ours")
     with Terminal(folder, None, *session) as chat:
         chat.until(PROMPT)
@@ -363,7 +371,9 @@ def test_what_a_killed_worker_said_is_taken_back(folder: Path, victim: EmbeddedC
 
 @pytest.mark.thorough("held over WebSocket by gateway/test_chat.py")
 @pytest.mark.slow("a Redis is ended and started again")
-def test_a_turn_goes_on_when_redis_is_started_again(folder: Path, victim: EmbeddedClient, models: ScriptedModels) -> None:
+def test_a_turn_goes_on_when_redis_is_started_again(
+    folder: Path, victim: EmbeddedClient, models: ScriptedModels
+) -> None:
     models.script([{**SLOW, "chunk_delay_s": 0.7}])
     with Terminal(folder, victim.redis_url) as chat:
         chat.until(PROMPT)

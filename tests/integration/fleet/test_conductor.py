@@ -74,9 +74,19 @@ def test_each_hand_off_and_reply_is_a_step(stage: Stage) -> None:
     result = stage.ask()
 
     assert list(stage.record(result.run_id).steps) == [
-        "@start", "@open", "1.conductor", "1.conductor/ask.1", "1.conductor/read.1", "2.helper", "2.helper/ask.1", "2.helper/read.1",
-        "2.helper/ask.2", "2.helper/read.2", "3.conductor", "3.conductor/finalize",
-    ]  # fmt: skip
+        "@start",
+        "@open",
+        "1.conductor",
+        "1.conductor/ask.1",
+        "1.conductor/read.1",
+        "2.helper",
+        "2.helper/ask.1",
+        "2.helper/read.1",
+        "2.helper/ask.2",
+        "2.helper/read.2",
+        "3.conductor",
+        "3.conductor/finalize",
+    ]
     assert result.agents == ["helper"]
 
 
@@ -109,7 +119,9 @@ def test_no_agent_of_a_folder_is_addressed_in_a_chat(stage: Stage) -> None:
     stage.write(CONCEPTS)
     with (
         Client(stage.url, config=loading.load(stage.folder / "config.yml")) as client,
-        pytest.raises(ConfigError, match="no agent can be named here: with this configuration, a turn starts at 'conductor'"),
+        pytest.raises(
+            ConfigError, match="no agent can be named here: with this configuration, a turn starts at 'conductor'"
+        ),
     ):
         ChatBackend(client).submit("hello", agent="helper")
 
@@ -132,7 +144,12 @@ def test_trials_that_are_used_up_reach_the_conductors_fail(stage: Stage) -> None
     assert result.status == "exhausted"
     assert result.error is not None
     assert "No valid answer found after 2 trials." in result.error.message
-    assert result.output == {"user_query": "hello", "topic": "firewall", "answer": "", "error": "Failed to finalize conversation"}
+    assert result.output == {
+        "user_query": "hello",
+        "topic": "firewall",
+        "answer": "",
+        "error": "Failed to finalize conversation",
+    }
     assert result.usage.model_calls == 4
 
 
@@ -156,7 +173,9 @@ def test_trials_begin_anew_with_each_reasoning_step(stage: Stage) -> None:
 
 
 def test_max_dispatches_of_the_file_is_kept(stage: Stage) -> None:
-    loading = changed("    topics: [helper]\n", "    topics: [helper]\n    maxDispatches: 2\n").replace("can_finalize}", "never}")
+    loading = changed("    topics: [helper]\n", "    topics: [helper]\n    maxDispatches: 2\n").replace(
+        "can_finalize}", "never}"
+    )
     stage.write(CONCEPTS, config=loading)
     code = CONCEPTS["agents/conductor/prompt.py"] + "\ndef never(memory):\n    return False\n"
     stage.write({"agents/conductor/prompt.py": code + "\ndef fail(memory):\n    return {'sorry': memory.topic}\n"})
@@ -197,7 +216,9 @@ def test_the_first_rule_that_holds_chooses_without_a_model(stage: Stage) -> None
     result = stage.ask(labels={"priority": "high"})
 
     assert (result.status, result.usage.model_calls) == ("succeeded", 2)
-    assert result.warnings == ["rule 'broken' of conductor 'conductor' is skipped: agents/conductor/rules.py:broken raised KeyError: 'x'"]
+    assert result.warnings == [
+        "rule 'broken' of conductor 'conductor' is skipped: agents/conductor/rules.py:broken raised KeyError: 'x'"
+    ]
     (chosen,) = stage.steps(result.run_id, "diskurs.rules")
     assert (chosen.info["rule"], chosen.info["chosen_agent"]) == ("urgent", "helper")
 
@@ -218,7 +239,12 @@ def test_without_a_model_to_ask_nobody_is_chosen(stage: Stage) -> None:
     assert (result.status, result.usage.model_calls) == ("failed", 0)
     assert result.error is not None
     assert result.error.code == "no_agent"
-    assert result.output == {"user_query": "hello", "topic": "", "answer": "", "error": "Failed to finalize conversation"}
+    assert result.output == {
+        "user_query": "hello",
+        "topic": "",
+        "answer": "",
+        "error": "Failed to finalize conversation",
+    }
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------
@@ -227,8 +253,16 @@ def test_without_a_model_to_ask_nobody_is_chosen(stage: Stage) -> None:
 def test_the_next_turn_of_a_session_goes_on_with_the_memory_and_what_was_said(stage: Stage) -> None:
     stage.write(CONCEPTS)
     code = CONCEPTS["agents/conductor/prompt.py"].replace('    answer: str = ""', '    answer: PerTurnField[str] = ""')
-    stage.write({"agents/conductor/prompt.py": code.replace("import LongtermMemory", "import LongtermMemory, PerTurnField")})
-    stage.script(TO_HELPER, EXTRACTED, ANSWERED, TO_HELPER, {"name": "Jo", "user_question": "again", "answer": "It is still dropped."})
+    stage.write(
+        {"agents/conductor/prompt.py": code.replace("import LongtermMemory", "import LongtermMemory, PerTurnField")}
+    )
+    stage.script(
+        TO_HELPER,
+        EXTRACTED,
+        ANSWERED,
+        TO_HELPER,
+        {"name": "Jo", "user_question": "again", "answer": "It is still dropped."},
+    )
     stage.ask("first", session=stage.folder.parent.name)
 
     result = stage.ask("second", session=stage.folder.parent.name)
@@ -250,7 +284,10 @@ def test_a_fork_of_a_turn_is_not_kept_in_its_session(stage: Stage) -> None:
         bank = client.memory.of(session=session)
         bank.clear_memories("diskurs")
 
-        assert client.fork(first.run_id, stage.steps(first.run_id, "diskurs.finalize")[0].step_id).result(40).status == "succeeded"
+        assert (
+            client.fork(first.run_id, stage.steps(first.run_id, "diskurs.finalize")[0].step_id).result(40).status
+            == "succeeded"
+        )
 
         assert bank.list_memories("diskurs") == []
 
@@ -289,8 +326,9 @@ def test_tools_have_factories_dependencies_and_hidden_parameters(stage: Stage) -
     assert (result.usage.model_calls, result.usage.tool_calls) == (3, 2)
     body = stage.requests()[1]["body"]
     assert body["tools"][0]["function"]["parameters"]["properties"] == {
-        "name": {"type": "string", "description": "what is sold"}, "pieces": {"type": "integer", "description": "how many"},
-    }  # fmt: skip
+        "name": {"type": "string", "description": "what is sold"},
+        "pieces": {"type": "integer", "description": "how many"},
+    }
     assert body["messages"][0]["content"] == 'You sell for Corner.\n\nAnswer like {"answer": ""}'
     told = [message["content"] for message in stage.requests()[2]["body"]["messages"] if message["role"] == "tool"]
     assert told == ["6 EUR for Ann", '{"name":"Ann"}']
@@ -298,8 +336,15 @@ def test_tools_have_factories_dependencies_and_hidden_parameters(stage: Stage) -
 
 def test_a_tool_that_fails_is_told_to_the_model_and_costs_no_trial(stage: Stage) -> None:
     stage.write(TOOLS, config=TOOLS["config.yml"].replace("    locked_fields", "    max_trials: 1\n    locked_fields"))
-    first = {"tool_calls": [{"name": "price", "arguments": {"name": "ink", "pieces": 2}}, {"name": "price", "arguments": {"name": "pen"}}]}
-    stage.script({"next_agent": "clerk"}, first, {"tool_calls": [{"name": "nothing", "arguments": {}}]}, {"answer": "None."})
+    first = {
+        "tool_calls": [
+            {"name": "price", "arguments": {"name": "ink", "pieces": 2}},
+            {"name": "price", "arguments": {"name": "pen"}},
+        ]
+    }
+    stage.script(
+        {"next_agent": "clerk"}, first, {"tool_calls": [{"name": "nothing", "arguments": {}}]}, {"answer": "None."}
+    )
 
     result = stage.ask("ink")
 
@@ -319,9 +364,13 @@ def test_a_tool_that_fails_is_told_to_the_model_and_costs_no_trial(stage: Stage)
 def test_a_conductor_of_conductors_with_a_predicate_and_a_finalizer(stage: Stage) -> None:
     stage.write(JUDGED)
     stage.script(
-        {"next_agent": "lower"}, {"can_finalize": False}, TO_HELPER, {**EXTRACTED, **ANSWERED}, {"can_finalize": True},
+        {"next_agent": "lower"},
+        {"can_finalize": False},
+        TO_HELPER,
+        {**EXTRACTED, **ANSWERED},
+        {"can_finalize": True},
         {"letter": "Dear Jo"},
-    )  # fmt: skip
+    )
 
     result = stage.ask()
 
@@ -330,7 +379,9 @@ def test_a_conductor_of_conductors_with_a_predicate_and_a_finalizer(stage: Stage
     assert "lower: Directs those who know things." in stage.requests()[0]["body"]["messages"][0]["content"]
     assert stage.asked()[4] == f"Is this an answer: {ANSWERED['answer']}"
     assert stage.asked()[5] == f"Write about firewall: {ANSWERED['answer']}"
-    visits = [ConversationState.model_validate(step.output).dispatches for step in stage.steps(result.run_id, "diskurs.visit")]
+    visits = [
+        ConversationState.model_validate(step.output).dispatches for step in stage.steps(result.run_id, "diskurs.visit")
+    ]
     assert visits[-2:] == [{"upper": 1, "lower": 0}, {"upper": 0, "lower": 0}]
 
 
@@ -347,7 +398,9 @@ def test_a_parallel_agent_splits_and_joins_and_a_sequence_makes_the_result(stage
 
 
 def test_after_the_join_the_model_may_be_asked_once_more(stage: Stage) -> None:
-    loading = PARALLEL["config.yml"].replace("    type: parallel_multistep\n", "    type: parallel_multistep\n    invokeOnFinal: true\n")
+    loading = PARALLEL["config.yml"].replace(
+        "    type: parallel_multistep\n", "    type: parallel_multistep\n    invokeOnFinal: true\n"
+    )
     code = PARALLEL["agents/reader/parallelize.py"].replace(
         "parts.append(conversation.", 'parts.append(conversation.append(f"Page {url}.", role="assistant").'
     )
@@ -358,7 +411,11 @@ def test_after_the_join_the_model_may_be_asked_once_more(stage: Stage) -> None:
     result = stage.ask("read")
 
     assert (result.status, result.usage.model_calls) == ("succeeded", 4)
-    said = [[message["content"] for message in each["body"]["messages"]] for each in stage.requests() if each["text"].startswith("Read ")]
+    said = [
+        [message["content"] for message in each["body"]["messages"]]
+        for each in stage.requests()
+        if each["text"].startswith("Read ")
+    ]
     assert sorted(text for texts in said for text in texts if text.startswith("Page")) == ["Page a.", "Page b."]
 
 
@@ -391,7 +448,9 @@ from diskurs import ChatMessage, Role
     return conversation.update(prompt_argument=argument)
 """
     whoami = TOOLS["tools/desk_tools.py"].replace('return {"name": hidden}', "return hidden")
-    config_yml = SEQUENCE["config.yml"] + "tools: [{name: whoami, functionName: whoami, modulePath: tools/desk_tools.py}]\n"
+    config_yml = (
+        SEQUENCE["config.yml"] + "tools: [{name: whoami, functionName: whoami, modulePath: tools/desk_tools.py}]\n"
+    )
     stage.write({**SEQUENCE, "tools/desk_tools.py": whoami, "agents/desk/prompt.py": code + own}, config=config_yml)
     stage.script({"next_agent": "desk"}, "Ann")
 
@@ -410,7 +469,10 @@ def test_a_sync_sequence_waits_for_tools_and_its_model(stage: Stage) -> None:
 """
     tools = "tools: [{name: shout, functionName: shout, modulePath: tools/shout.py}]\n"
     config_yml = SEQUENCE["config.yml"] + tools
-    stage.write({**SEQUENCE, "tools/shout.py": PARALLEL["tools/shout.py"], "agents/desk/prompt.py": code + sync}, config=config_yml)
+    stage.write(
+        {**SEQUENCE, "tools/shout.py": PARALLEL["tools/shout.py"], "agents/desk/prompt.py": code + sync},
+        config=config_yml,
+    )
     stage.script({"next_agent": "desk"}, "all is well")
 
     assert stage.ask().output == {"answer": "ALL IS WELL", "topic": ""}
@@ -420,14 +482,18 @@ def test_a_sync_sequence_waits_for_tools_and_its_model(stage: Stage) -> None:
 
 
 def test_no_reply_changes_a_field_that_the_file_locks(stage: Stage) -> None:
-    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    lockedFields: {name: Ann}\n"))
+    stage.write(
+        CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    lockedFields: {name: Ann}\n")
+    )
     stage.script(TO_HELPER, EXTRACTED, ANSWERED)
 
     result = stage.ask()
 
     assert "The user's name is Ann." in stage.asked()[2]
     assert '"name"' not in stage.requests()[1]["body"]["messages"][0]["content"]
-    assert not [step for step in stage.record(result.run_id).steps.values() if "step" in step.info]  # which is the id, where both are told
+    assert not [
+        step for step in stage.record(result.run_id).steps.values() if "step" in step.info
+    ]  # which is the id, where both are told
 
 
 def test_a_template_that_does_not_end_is_stopped_and_its_worker_goes_on(stage: Stage) -> None:
@@ -444,7 +510,8 @@ def test_a_template_that_does_not_end_is_stopped_and_its_worker_goes_on(stage: S
     assert result.status == "failed"
     assert result.error is not None
     assert (
-        "the system prompt of agent 'helper': its template (limits.render_s) took longer than 0.5 s and was stopped" in result.error.message
+        "the system prompt of agent 'helper': its template (limits.render_s) took longer than 0.5 s and was stopped"
+        in result.error.message
     )
     assert stage.ask().status == "succeeded"
 
@@ -474,7 +541,9 @@ def test_a_name_that_is_not_defined_renders_as_nothing_with_a_warning(stage: Sta
 
     assert result.status == "succeeded"
     assert stage.requests()[1]["body"]["messages"][0]["content"].startswith("You know .")
-    assert result.warnings == ["the system prompt of agent 'helper' uses 'topik', which is not defined and renders as nothing"]
+    assert result.warnings == [
+        "the system prompt of agent 'helper' uses 'topik', which is not defined and renders as nothing"
+    ]
 
 
 def test_where_a_named_function_is_missing_diskurs_default_decides(stage: Stage) -> None:
@@ -486,9 +555,14 @@ def test_where_a_named_function_is_missing_diskurs_default_decides(stage: Stage)
 
 def test_a_part_that_is_exhausted_exhausts_the_agent(stage: Stage) -> None:
     stage.write(
-        PARALLEL, config=PARALLEL["config.yml"].replace("    location: agents/reader\n", "    location: agents/reader\n    maxTrials: 1\n")
+        PARALLEL,
+        config=PARALLEL["config.yml"].replace(
+            "    location: agents/reader\n", "    location: agents/reader\n    maxTrials: 1\n"
+        ),
     )
-    stage.script({"urls": ["a", "b"]}, {"match": "^Read a$", "reply": "?"}, {"match": "^Read b$", "reply": '{"text": "b"}'})
+    stage.script(
+        {"urls": ["a", "b"]}, {"match": "^Read a$", "reply": "?"}, {"match": "^Read b$", "reply": '{"text": "b"}'}
+    )
 
     result = stage.ask("read")
 
@@ -502,7 +576,13 @@ def test_a_plan_runs_as_its_dependencies_allow(stage: Stage) -> None:
     plan = [
         {"step_id": "1", "description": "", "function": "add", "parameters": {"a": 1, "b": 2}, "depends_on": []},
         {"step_id": "2", "description": "", "function": "add", "parameters": {"a": 3, "b": 4}, "depends_on": []},
-        {"step_id": "3", "description": "", "function": "mul", "parameters": {"a": "$1", "b": "$2"}, "depends_on": ["1"]},
+        {
+            "step_id": "3",
+            "description": "",
+            "function": "mul",
+            "parameters": {"a": "$1", "b": "$2"},
+            "depends_on": ["1"],
+        },
     ]
     stage.script({"next_agent": "planner"}, {"execution_plan": plan}, {"answer": "21 it is", "execution_plan": []})
 
@@ -525,9 +605,12 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_and_a_failed_step_fails_th
     ]  # fmt: skip
     better = [{"step_id": "1", "function": "add", "parameters": {"a": 1, "b": 1}}]
     stage.script(
-        {"next_agent": "planner"}, {"execution_plan": circle}, {"execution_plan": failing},
-        {"replan": True, "replan_explanation": "zero", "execution_plan": better}, {"answer": "two"},
-    )  # fmt: skip
+        {"next_agent": "planner"},
+        {"execution_plan": circle},
+        {"execution_plan": failing},
+        {"replan": True, "replan_explanation": "zero", "execution_plan": better},
+        {"answer": "two"},
+    )
 
     result = stage.ask("sum")
 
@@ -555,7 +638,9 @@ def is_final(arg):
 
 @pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_workers_killed_in_the_middle_repeat_no_finished_step(victim: EmbeddedClient, models: ScriptedModels, tmp_path: Path) -> None:
+def test_workers_killed_in_the_middle_repeat_no_finished_step(
+    victim: EmbeddedClient, models: ScriptedModels, tmp_path: Path
+) -> None:
     with Stage(victim.redis_url, models, tmp_path / "folder") as stage:
         stage.write({**CONCEPTS, "agents/helper/prompt.py": CONCEPTS["agents/helper/prompt.py"] + SLOW_READING})
         stage.script(TO_HELPER, {"reply": json.dumps(EXTRACTED), "delay_s": 30}, EXTRACTED, ANSWERED)

@@ -47,7 +47,10 @@ def builder(**more: Any) -> ChainBuilder:
 
 def answer(models: ScriptedModels, **replies: str | dict[str, Any]) -> None:
     """What the model says to a prompt that begins with a word."""
-    rules = [{"match": f"(?s)^{word}\\b", **(said if isinstance(said, dict) else {"reply": said})} for word, said in replies.items()]
+    rules = [
+        {"match": f"(?s)^{word}\\b", **(said if isinstance(said, dict) else {"reply": said})}
+        for word, said in replies.items()
+    ]
     models.script([*rules, {"reply": "said"}])
 
 
@@ -61,7 +64,11 @@ def test_a_group_of_mixed_modes_ends(models: ScriptedModels, asked: Callable[[],
     made.create_chain("topic_analysis", ["Identify topics in: {input}"], execution_mode="parallel", group="analysis")
     made.create_chain("tone_analysis", ["Analyze tone in: {input}"], execution_mode="parallel", group="analysis")
     made.create_chain(
-        "final_summary", ["Synthesize findings: {input}"], execution_mode="serial", dependencies=["cleanup"], group="analysis"
+        "final_summary",
+        ["Synthesize findings: {input}"],
+        execution_mode="serial",
+        dependencies=["cleanup"],
+        group="analysis",
     )
 
     results = made.execute_group("analysis", "Input text")
@@ -94,7 +101,9 @@ def test_a_document_pipeline_ends(models: ScriptedModels, asked: Callable[[], li
     assert order.index("Analyze") < order.index("Summarize") < order.index("Format")
 
 
-def test_steps_are_inserted_and_a_merge_needs_its_sources(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+def test_steps_are_inserted_and_a_merge_needs_its_sources(
+    models: ScriptedModels, asked: Callable[[], list[str]]
+) -> None:
     answer(models, Initial="first", Additional="second", First="one", Second="two")
     made = builder()
     made.create_chain("process", ["Initial processing: {input}"], group="dynamic")
@@ -104,7 +113,9 @@ def test_steps_are_inserted_and_a_merge_needs_its_sources(models: ScriptedModels
     made.merge_chains(["analysis_1", "analysis_2"], "combined_analysis", execution_mode="serial", group="merged")
 
     assert made.execute_chain("process", "Input data") == "second"
-    with pytest.raises(ValueError, match="Dependency 'analysis_1' must be executed before 'combined_analysis': it is created"):
+    with pytest.raises(
+        ValueError, match="Dependency 'analysis_1' must be executed before 'combined_analysis': it is created"
+    ):
         made.execute_chain("combined_analysis", "Input")
     made.execute_group("source", "Input")
     assert made.execute_group("merged", "Input") == {"combined_analysis": "two"}
@@ -141,7 +152,9 @@ def test_a_head_lists_tasks_that_become_chains(models: ScriptedModels, asked: Ca
     ]
 
 
-def test_a_function_of_the_caller_may_run_the_parallel_chains(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+def test_a_function_of_the_caller_may_run_the_parallel_chains(
+    models: ScriptedModels, asked: Callable[[], list[str]]
+) -> None:
     answer(models, Clean="clean", Tell="told")
     made = builder()
     made.create_chain("clean", ["Clean {input}"])
@@ -180,17 +193,28 @@ def test_what_needs_a_failed_chain_is_not_handed_to_the_caller(mode: Mode) -> No
         assert made.execute_group("default", "It", parallel_executor=executor) == {"free": "IT", "after": "by hand"}
 
     assert given == ["after"]
-    assert made.get_group_status("default") == {"broken": "failed", "behind": "created", "free": "completed", "after": "completed"}
+    assert made.get_group_status("default") == {
+        "broken": "failed",
+        "behind": "created",
+        "free": "completed",
+        "after": "completed",
+    }
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def test_outputs_of_dependencies_fill_every_text_of_a_chain(models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+def test_outputs_of_dependencies_fill_every_text_of_a_chain(
+    models: ScriptedModels, asked: Callable[[], list[str]]
+) -> None:
     answer(models, Facts="F {input}", One="a", Two="2")
     made = builder()
     made.create_chain("facts-1", ["Facts in {input}"], group="base")
-    made.create_chain("b", ["One of {facts-1}: {input}", chain_steps.shout, "Two of {facts-1} and {b}: {input}"], dependencies=["facts-1"])
+    made.create_chain(
+        "b",
+        ["One of {facts-1}: {input}", chain_steps.shout, "Two of {facts-1} and {b}: {input}"],
+        dependencies=["facts-1"],
+    )
 
     made.execute_group("base", "it")
     assert made.execute_group("default", "text") == {"b": "2"}
@@ -203,7 +227,9 @@ def test_in_one_group_too(models: ScriptedModels, asked: Callable[[], list[str]]
     made = builder()
     made.create_chain("facts", ["Facts: {input}"], "parallel")
     made.create_chain("views", ["Views: {input}"], "parallel")
-    made.create_chain("both", ["Both {facts} {views} of {input}", "Again {views}: {input}"], dependencies=["facts", "views"])
+    made.create_chain(
+        "both", ["Both {facts} {views} of {input}", "Again {views}: {input}"], dependencies=["facts", "views"]
+    )
 
     assert made.execute_group("default", "it") == {"facts": "F", "views": "V", "both": "said"}
     assert asked()[2:] == ["Both F V of\n\nit", "Again V:\n\nB"]
@@ -227,13 +253,20 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(models: ScriptedModels) 
         made.execute_group("default", "it")
 
     assert raised.value.status == "failed"
-    assert made.get_group_status("default") == {"bad": "failed", "good": "completed", "needs_both": "created", "needs_good": "completed"}
+    assert made.get_group_status("default") == {
+        "bad": "failed",
+        "good": "completed",
+        "needs_both": "created",
+        "needs_good": "completed",
+    }
     assert made.get_chain_output("good") == "said"
     assert made.get_chain_output("bad") is None
     assert "400" in str(made.get_chain_error("bad"))
 
 
-def test_a_serial_chain_behind_a_failed_one_does_not_run_and_an_independent_failure_is_its_own(models: ScriptedModels) -> None:
+def test_a_serial_chain_behind_a_failed_one_does_not_run_and_an_independent_failure_is_its_own(
+    models: ScriptedModels,
+) -> None:
     answer(models, Bad={"status": 400})
     made = builder()
     made.create_chain("alone", ["Bad {input}"], "independent", "g")
@@ -277,7 +310,9 @@ def test_a_chain_of_a_builder_has_chainbreakers(models: ScriptedModels) -> None:
     assert (made.execute_chain("short", "it"), made.execute_chain("long", "it")) == ("one", "two")
 
 
-def test_a_chain_is_made_again_by_a_script_that_runs_again(models: ScriptedModels, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_chain_is_made_again_by_a_script_that_runs_again(
+    models: ScriptedModels, caplog: pytest.LogCaptureFixture
+) -> None:
     answer(models, Greet="hello", Thank="thanks")
     first = builder(name="again", exist_ok=True)
     first.create_chain("greet", ["Greet {input}"], group="words")
@@ -311,7 +346,9 @@ def test_another_process_goes_on_where_one_was_killed(models: ScriptedModels, cl
 
     first.kill()
     first.wait()
-    second = subprocess.run([sys.executable, "-c", OPEN, "shared"], capture_output=True, text=True, check=True, timeout=100)
+    second = subprocess.run(
+        [sys.executable, "-c", OPEN, "shared"], capture_output=True, text=True, check=True, timeout=100
+    )
 
     assert second.stdout.strip() == "{'slow': 'slow', 'next': 'said'} {'slow': 'completed', 'next': 'completed'} then"
     assert made.get_chain_output("after") == "then"
@@ -346,7 +383,9 @@ def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient
 def test_a_worker_that_is_killed_in_a_group_loses_nothing(
     models: ScriptedModels, client: EmbeddedClient, asked: Callable[[], list[str]]
 ) -> None:
-    models.script([{"match": "^Slow", "delay_s": 30, "times": 1}, {"match": "^Slow", "reply": "slow"}, {"reply": "said"}])
+    models.script(
+        [{"match": "^Slow", "delay_s": 30, "times": 1}, {"match": "^Slow", "reply": "slow"}, {"reply": "said"}]
+    )
     made = builder()
     made.create_chain("first", ["First {input}"])
     made.create_chain("slow", ["Slow {first}"], dependencies=["first"])
@@ -384,7 +423,9 @@ def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, asked: 
 
 @pytest.mark.thorough("it waits for five seconds; cancelling one that runs is the test above")
 @pytest.mark.slow("a step takes seconds, so that another waits for it")
-def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(models: ScriptedModels, client: EmbeddedClient) -> None:
+def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(
+    models: ScriptedModels, client: EmbeddedClient
+) -> None:
     class Told(ChainBuilder):
         def _done(self, chains: BuilderPlan, chain_ids: Sequence[str]) -> dict[str, JsonValue]:
             if chain_ids == ["behind"]:
@@ -392,7 +433,9 @@ def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(
             return super()._done(chains, chain_ids)
 
     starts = threading.Event()
-    answer(models, Slow={"reply": "slow", "delay_s": 5.0}, Behind={"reply": "late", "delay_s": 30.0})  # the run is cancelled before that
+    answer(
+        models, Slow={"reply": "slow", "delay_s": 5.0}, Behind={"reply": "late", "delay_s": 30.0}
+    )  # the run is cancelled before that
     made = Told(GPT)
     made.create_chain("slow", ["Slow {input}"])
     made.create_chain("behind", ["Behind {slow}"], dependencies=["slow"])
@@ -409,11 +452,19 @@ def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(
 
     assert asyncio.run(cancelled()) == "slow"
 
-    until(lambda: [run.status for run in client.runs() if run.labels.get("builder") == made.name] == ["cancelled", "succeeded"], "the end")
+    until(
+        lambda: (
+            [run.status for run in client.runs() if run.labels.get("builder") == made.name]
+            == ["cancelled", "succeeded"]
+        ),
+        "the end",
+    )
     assert made.get_chain_output("behind") is None
 
 
-def test_a_run_whose_acceptance_was_lost_on_the_way_back_is_found(monkeypatch: pytest.MonkeyPatch, asked: Callable[[], list[str]]) -> None:
+def test_a_run_whose_acceptance_was_lost_on_the_way_back_is_found(
+    monkeypatch: pytest.MonkeyPatch, asked: Callable[[], list[str]]
+) -> None:
     made = builder()
     made.create_chain("a", ["Say {input}"], group="g")
     submit = Client.submit_chain

@@ -64,15 +64,26 @@ def test_events_have_no_gap_and_no_repeat_over_200_lost_connections(stage: Agent
         {"node_id": "gate", "kind": "wait"},
     ]
     run = client.submit_chain({"nodes": nodes, "entry_node": "say"})
-    until(lambda: any(event.type == "delta" for event in event_log.read(client.redis, run.run_id)), "the first words", PATIENCE_S)
+    until(
+        lambda: any(event.type == "delta" for event in event_log.read(client.redis, run.run_id)),
+        "the first words",
+        PATIENCE_S,
+    )
 
     with ExitStack() as stack, ThreadPoolExecutor(FOLLOWERS) as pool:
-        followers = [Follower(stack.enter_context(Client(client.redis_url, config=client.definitions)), n) for n in range(FOLLOWERS)]
+        followers = [
+            Follower(stack.enter_context(Client(client.redis_url, config=client.definitions)), n)
+            for n in range(FOLLOWERS)
+        ]
         names = [follower.name for follower in followers]
         with _killed(client.redis) as killed:
             following = [pool.submit(follower.follow, run.run_id) for follower in followers]
             try:
-                until(lambda: cuts_of(killed, followers) >= CUTS and all(map(killed.get, names)), "so many cuts, some of each", PATIENCE_S)
+                until(
+                    lambda: cuts_of(killed, followers) >= CUTS and all(map(killed.get, names)),
+                    "so many cuts, some of each",
+                    PATIENCE_S,
+                )
             finally:
                 run.signal("gate", True)
             stories = [each.result(PATIENCE_S) for each in following]

@@ -39,14 +39,28 @@ def finished(run: TurnRun | ChainRun) -> Any:
 def row_of_agents(client: EmbeddedClient) -> ChainRun:
     """Three agents, one after the other: each is given what the one before said, and x."""
     nodes = [
-        {"node_id": "one", "kind": "agent", "name": "ann", "input_map": {"input": "join(' ', ['one', x])"}, "next_node": "two"},
-        {"node_id": "two", "kind": "agent", "name": "bob", "input_map": {"input": "join(' ', [one, 'two', x])"}, "next_node": "three"},
+        {
+            "node_id": "one",
+            "kind": "agent",
+            "name": "ann",
+            "input_map": {"input": "join(' ', ['one', x])"},
+            "next_node": "two",
+        },
+        {
+            "node_id": "two",
+            "kind": "agent",
+            "name": "bob",
+            "input_map": {"input": "join(' ', [one, 'two', x])"},
+            "next_node": "three",
+        },
         {"node_id": "three", "kind": "agent", "name": "cleo", "input_map": {"input": "join(' ', [two, 'three', x])"}},
     ]
     return client.submit_chain({"nodes": nodes, "entry_node": "one", "initial_input": {"x": "old"}})
 
 
-def test_a_fork_asks_no_model_for_what_is_upstream(client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+def test_a_fork_asks_no_model_for_what_is_upstream(
+    client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]
+) -> None:
     models.script([{"match": "^ann", "reply": "A"}, {"match": "^bob", "reply": "B"}, {"match": "^cleo", "reply": "C"}])
     source = row_of_agents(client)
     finished(source)
@@ -54,7 +68,13 @@ def test_a_fork_asks_no_model_for_what_is_upstream(client: EmbeddedClient, model
     fork = client.fork(source.run_id, "two", changes={"input.x": "new"})
     response = finished(fork)
 
-    assert asked() == ["ann <one old>", "bob <A two old>", "cleo <B three old>", "bob <A two new>", "cleo <B three new>"]
+    assert asked() == [
+        "ann <one old>",
+        "bob <A two old>",
+        "cleo <B three old>",
+        "bob <A two new>",
+        "cleo <B three new>",
+    ]
     assert response.outputs == {"one": "A", "two": "B", "three": "C"}
     assert (response.nodes_run, response.usage.model_calls) == (2, 2)
     record = fork.record()
@@ -78,7 +98,9 @@ def test_the_same_key_gives_the_same_fork(client: EmbeddedClient) -> None:
     finished(another)
 
 
-def test_a_retry_asks_only_for_what_failed(client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+def test_a_retry_asks_only_for_what_failed(
+    client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]
+) -> None:
     models.script([{"match": "^bob", "status": 400, "times": 1}, {"reply": "said"}])
     source = row_of_agents(client)
     assert source.result(PATIENCE_S).status == "failed"
@@ -94,8 +116,10 @@ def test_a_retry_asks_only_for_what_failed(client: EmbeddedClient, models: Scrip
 
 def test_finished_rounds_of_an_agent_with_tools_stand(stage: AgentStage) -> None:
     stage.script(
-        {"after_tools": 0, "tool_calls": [call("price", item="tea")]}, {"after_tools": 1, "status": 400, "times": 1}, {"reply": "It is 3."},
-    )  # fmt: skip
+        {"after_tools": 0, "tool_calls": [call("price", item="tea")]},
+        {"after_tools": 1, "status": 400, "times": 1},
+        {"reply": "It is 3."},
+    )
     client = stage.client(agent(tools=["price"]))
     source = client.submit_turn("What is tea?", agent="it")
     assert source.result(PATIENCE_S).status == "failed"
@@ -121,7 +145,9 @@ def test_a_member_of_a_pipeline_is_asked_again_alone(
     assert [prompt.partition(" ")[0] for prompt in asked()] == ["ann", "bob", "cleo", "cleo"]
 
 
-def test_a_router_is_not_asked_again(client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]) -> None:
+def test_a_router_is_not_asked_again(
+    client: EmbeddedClient, models: ScriptedModels, asked: Callable[[], list[str]]
+) -> None:
     models.script([{"match": "^Route", "reply": '{"chosen_agent": "bob"}'}, {"reply": "said"}])
     router = Router(models=["openai/gpt-4o-mini"], decision_prompt_template="Route {user_input}")
     team = Team(mode="router", agents=["ann", "bob"], router=router)
@@ -141,7 +167,12 @@ def test_items_of_a_map_that_are_done_stand(client: EmbeddedClient, tmp_path: Pa
     ]
     nodes = [
         {"node_id": "map", "kind": "map", "items_path": "items", "map_node": "each", "max_concurrency": 1},
-        {"node_id": "each", "kind": "tool", "name": "fail_until", "input_map": {"journal": "item.journal", "times": "item.times"}},
+        {
+            "node_id": "each",
+            "kind": "tool",
+            "name": "fail_until",
+            "input_map": {"journal": "item.journal", "times": "item.times"},
+        },
     ]
     source = client.submit_chain({"nodes": nodes, "entry_node": "map", "initial_input": {"items": items}})
     assert source.result(PATIENCE_S).status == "failed"
@@ -176,7 +207,20 @@ def test_the_commands(client: EmbeddedClient, monkeypatch: pytest.MonkeyPatch, a
     run = CliRunner().invoke
 
     made = run(
-        submit, ["runs", "fork", source.run_id, "--from", "three", "--set", "input.x=new", "--set", "input.y.z=5", "--detach", "--json"]
+        submit,
+        [
+            "runs",
+            "fork",
+            source.run_id,
+            "--from",
+            "three",
+            "--set",
+            "input.x=new",
+            "--set",
+            "input.y.z=5",
+            "--detach",
+            "--json",
+        ],
     )
     fork_id = json.loads(made.stdout)["run_id"]
     finished(client.run(fork_id))

@@ -26,7 +26,9 @@ def test_a_worker_is_healthy_from_when_it_takes_work_until_it_ends(valkey: Redis
     url = f"unix://{valkey.connection_pool.connection_kwargs['path']}"
     environment = {**os.environ, "REDIS_URL": url, "CANTATA_HEARTBEAT_FILE": str(heartbeat)}
 
-    with subprocess.Popen([sys.executable, "-P", "-m", "cantata_workers", "coordinator", "--name", "beating"], env=environment) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "cantata_workers", "coordinator", "--name", "beating"], env=environment
+    ) as worker:
         try:
             until(lambda: is_healthy(heartbeat), "the first beat")
             assert [each.pid for each in registry.workers(valkey) if each.name.startswith("beating@")] == [worker.pid]

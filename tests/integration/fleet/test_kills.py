@@ -42,13 +42,17 @@ def check_journal(journal: Journal, names: set[object], recorded: set[object] | 
     assert {name: finishes[name] for name in once} == dict.fromkeys(once, 1)
     over: set[object] = set()
     for line in journal.lines():
-        assert not (line["what"] == "start" and line["name"] in over & once), f"{line['name']} was started again after it had finished"
+        assert not (line["what"] == "start" and line["name"] in over & once), (
+            f"{line['name']} was started again after it had finished"
+        )
         if line["what"] == "finish":
             over.add(line["name"])
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
+def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(
+    victim: EmbeddedClient, journal: Journal
+) -> None:
     nodes = [tool("one", "slow", journal=str(journal.path), mark="one", seconds=0.1, next_node="two")]
     nodes += [tool("two", "slow", journal=str(journal.path), mark="two", seconds=4.0, next_node="three")]
     nodes += [tool("three", "slow", journal=str(journal.path), mark="three", seconds=0.1)]
@@ -87,7 +91,9 @@ def test_a_worker_that_is_killed_as_it_creates_a_batch_of_a_provider_leaves_one_
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(victim: EmbeddedClient, journal: Journal) -> None:
+def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(
+    victim: EmbeddedClient, journal: Journal
+) -> None:
     body = {
         "node_id": "item",
         "kind": "tool",
@@ -97,10 +103,15 @@ def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(vic
     }
     nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item"}, body]
     run = victim.submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(16))}})
-    until(lambda: len(journal.of("finish")) >= 2 and len(journal.of("start")) > len(journal.of("finish")), "work in the middle")
+    until(
+        lambda: len(journal.of("finish")) >= 2 and len(journal.of("start")) > len(journal.of("finish")),
+        "work in the middle",
+    )
 
     os.kill(pid_of(victim, "tools"), signal.SIGKILL)
-    done: set[object] = {step.output for step in run.record().steps.values() if step.step_id.startswith("all/") and step.state == "done"}
+    done: set[object] = {
+        step.output for step in run.record().steps.values() if step.step_id.startswith("all/") and step.state == "done"
+    }
 
     assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == list(range(16))
     check_journal(journal, set(range(16)), recorded=done.intersection(range(16)))
@@ -111,19 +122,28 @@ def pure(journal: Journal, items: int, name: str = "pure", **given: object) -> d
     body = {
         "node_id": "item", "kind": "tool", "name": name, "input": {"journal": str(journal.path), **given}, "input_map": {"mark": "_item"},
     }  # fmt: skip
-    nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": items}, body]
+    nodes = [
+        {"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": items},
+        body,
+    ]
     return {"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(items))}}
 
 
 @pytest.mark.slow("a worker dies, and its leases must run out")
-def test_a_process_that_dies_costs_the_pure_steps_of_its_message_at_most(victim: EmbeddedClient, journal: Journal) -> None:
+def test_a_process_that_dies_costs_the_pure_steps_of_its_message_at_most(
+    victim: EmbeddedClient, journal: Journal
+) -> None:
     victim.submit_chain(pure(journal, 40)).result(LEASE_AND_MARGIN_S).raise_for_status()  # so that their cost is known
     before = len(journal.of("finish"))
 
-    run = victim.submit_chain(pure(journal, 40, deadly=1_000_007) | {"initial_input": {"items": list(range(1_000_000, 1_000_040))}})
+    run = victim.submit_chain(
+        pure(journal, 40, deadly=1_000_007) | {"initial_input": {"items": list(range(1_000_000, 1_000_040))}}
+    )
 
     assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == [mark * 2 for mark in range(1_000_000, 1_000_040)]
-    steps = [step for step in run.record().steps.values() if step.step_id.startswith("all/") and step.step_id != "all/item"]
+    steps = [
+        step for step in run.record().steps.values() if step.step_id.startswith("all/") and step.step_id != "all/item"
+    ]
     again = {1_000_000 + int(step.step_id.rpartition("/")[2]) for step in steps if step.attempt > 1}
     finishes = Counter(line["name"] for line in journal.of("finish")[before:])
     assert 1_000_007 in again
@@ -132,10 +152,16 @@ def test_a_process_that_dies_costs_the_pure_steps_of_its_message_at_most(victim:
 
 
 @pytest.mark.slow("a step takes longer than its limit of a second")
-def test_a_pure_step_that_is_stopped_costs_the_others_of_its_message_no_attempt(victim: EmbeddedClient, journal: Journal) -> None:
-    victim.submit_chain(pure(journal, 40, "timed")).result(LEASE_AND_MARGIN_S).raise_for_status()  # so that their cost is known
+def test_a_pure_step_that_is_stopped_costs_the_others_of_its_message_no_attempt(
+    victim: EmbeddedClient, journal: Journal
+) -> None:
+    victim.submit_chain(pure(journal, 40, "timed")).result(
+        LEASE_AND_MARGIN_S
+    ).raise_for_status()  # so that their cost is known
 
-    run = victim.submit_chain(pure(journal, 40, "timed", deadly=207, hangs=True) | {"initial_input": {"items": list(range(200, 240))}})
+    run = victim.submit_chain(
+        pure(journal, 40, "timed", deadly=207, hangs=True) | {"initial_input": {"items": list(range(200, 240))}}
+    )
 
     assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == [mark * 2 for mark in range(200, 240)]
     assert {step.crashes for step in run.record().steps.values()} == {0}
@@ -173,7 +199,14 @@ def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: Embe
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: Path, journal: Journal) -> None:
     nodes = [
-        tool(f"n{i}", "slow", journal=str(journal.path), mark=i, seconds=4.0 if i == 2 else 0.1, next_node=f"n{i + 1}" if i < 4 else None)
+        tool(
+            f"n{i}",
+            "slow",
+            journal=str(journal.path),
+            mark=i,
+            seconds=4.0 if i == 2 else 0.1,
+            next_node=f"n{i + 1}" if i < 4 else None,
+        )
         for i in range(5)
     ]
     with Client.embedded(tmp_path, config=definitions(), agents=1, tools=1) as client:
@@ -190,13 +223,22 @@ def test_the_stack_started_again_in_its_folder_goes_on_with_its_runs(tmp_path: P
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(victim: EmbeddedClient, models: ScriptedModels) -> None:
-    models.script([{"match": "^bob <.*murder", "delay_s": 30, "times": 1}, {"match": "^bob <.*murder", "reply": "bob's answer"}])
+def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(
+    victim: EmbeddedClient, models: ScriptedModels
+) -> None:
+    models.script(
+        [{"match": "^bob <.*murder", "delay_s": 30, "times": 1}, {"match": "^bob <.*murder", "reply": "bob's answer"}]
+    )
     run = victim.submit_turn("murder", team="row")
     until(
-        lambda: any(str(line["text"]).startswith("bob <") and "murder" in str(line["text"]) for line in models.journal()), "bob's request"
+        lambda: any(
+            str(line["text"]).startswith("bob <") and "murder" in str(line["text"]) for line in models.journal()
+        ),
+        "bob's request",
     )
-    since = until(lambda: [e for e in run.record().steps.values() if e.step_id == "bob" and e.state == "running"], "bob's turn")[0]
+    since = until(
+        lambda: [e for e in run.record().steps.values() if e.step_id == "bob" and e.state == "running"], "bob's turn"
+    )[0]
 
     os.kill(int(since.worker.rpartition("#")[2]), signal.SIGKILL)
     killed_at = time.time()
@@ -205,8 +247,12 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
     assert result.status == "succeeded"
     asked = [str(line["text"]) for line in models.journal()]
     assert asked.count("ann <murder>") == 1, "a finished turn is not asked again"
-    assert sum(text.startswith("bob <") and "murder" in text for text in asked) == 2, "the turn that was cut is asked once more"
-    events = [(event.type, event.at_ms) for event in run.log() if event.step == "bob" and event.type in ("started", "lost")]
+    assert sum(text.startswith("bob <") and "murder" in text for text in asked) == 2, (
+        "the turn that was cut is asked once more"
+    )
+    events = [
+        (event.type, event.at_ms) for event in run.log() if event.step == "bob" and event.type in ("started", "lost")
+    ]
     assert [kind for kind, _ in events] == ["started", "lost", "started"]
     assert events[2][1] / 1000 - killed_at < RECOVERY_S
 
@@ -231,7 +277,9 @@ def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_re
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(hurt: AgentStage, journal: Journal) -> None:
+def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(
+    hurt: AgentStage, journal: Journal
+) -> None:
     slow = call("slow", journal=str(journal.path), mark="x", seconds=4.0)
     hurt.script({"after_tools": 0, "tool_calls": [slow, call("add", a=1)]}, {"reply": "done"})
     run = hurt.start(agent(tools=["slow", "add"]))

@@ -38,7 +38,10 @@ def test_a_function_that_runs_out_of_memory_fails_and_the_next_call_works(
 
     assert failed.error is not None
     assert failed.error.message.startswith("node 'big' failed: tests.integration.fleet.limit_tools:")
-    assert f"{name} ran out of memory; the limit of its process is {LIMIT_MB} MB (CANTATA_TOOL_MEMORY_MB)" in failed.error.message
+    assert (
+        f"{name} ran out of memory; the limit of its process is {LIMIT_MB} MB (CANTATA_TOOL_MEMORY_MB)"
+        in failed.error.message
+    )
     assert worked.final_output == 2
     assert [line["name"] for line in journal.lines()] == [name, "add"], "nobody did the call again"
     pids = [line["pid"] for line in journal.lines()]

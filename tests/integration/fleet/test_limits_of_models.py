@@ -109,7 +109,10 @@ def waiting_probes(client: Client, probes: list[TurnRun]) -> list[TurnRun]:
 def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(stage: AgentStage, model: str) -> None:
     stage.script({"delay_s": HOLD_S})
     warm(stage, model)
-    client, most_s = stage.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)})), 20 / 2 * HOLD_S + BUSY_S
+    client, most_s = (
+        stage.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)})),
+        20 / 2 * HOLD_S + BUSY_S,
+    )
 
     def took_s() -> float:
         """How long 20 calls took; for ever, if one worker made all, or if they came to look instead of being told."""
@@ -119,7 +122,11 @@ def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(stage: Ag
         requests = stage.requests()[before:]
         assert (len(requests), peak(requests)) == (20, 2)
         is_fair = len(workers(runs)) == 2 and sum(len(waits(run)) for run in runs) <= 2 * 20
-        return max(request["until"] for request in requests) - min(request["at"] for request in requests) if is_fair else math.inf
+        return (
+            max(request["until"] for request in requests) - min(request["at"] for request in requests)
+            if is_fair
+            else math.inf
+        )
 
     assert at_best(took_s, most_s) <= most_s
 
@@ -141,7 +148,9 @@ def test_runs_that_are_cancelled_while_they_wait_keep_nobody_else_waiting(stage:
     assert at_best(took_s, HOLD_S + BUSY_S) <= HOLD_S + BUSY_S
 
 
-def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(stage: AgentStage, client: EmbeddedClient, model: str) -> None:
+def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(
+    stage: AgentStage, client: EmbeddedClient, model: str
+) -> None:
     went = stage.client(asks(model), limits=Limits(models={model: Rates(rpm=3, concurrency=3)}))
 
     results(submit(went, 3))
@@ -157,7 +166,9 @@ def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(stage: AgentSta
     assert len(stage.prompts()) == 3
 
 
-def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(stage: AgentStage, client: EmbeddedClient, model: str) -> None:
+def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(
+    stage: AgentStage, client: EmbeddedClient, model: str
+) -> None:
     stage.script({"status": 429, "headers": {"Retry-After": str(PAUSE_S)}, "times": 1})
     asking, probes = stage.client(asks(model, retries=0), limits=Limits(max_pause_s=PAUSE_S)), list[TurnRun]()
 
@@ -183,7 +194,9 @@ def test_the_calls_of_a_tenant_are_limited_and_those_of_others_are_not(stage: Ag
     client = stage.client(asks(model), limits=Limits(tenants={"small": Rates(concurrency=1)}))
 
     small = submit(client, 3, labels={"tenant": "small"})
-    others = [client.submit_turn("other", agent="it", labels=labels) for labels in ({"tenant": "large"}, {}) for _ in range(3)]
+    others = [
+        client.submit_turn("other", agent="it", labels=labels) for labels in ({"tenant": "large"}, {}) for _ in range(3)
+    ]
     results([*small, *others])
 
     theirs = [request for request in stage.requests() if request["text"].startswith("turn")]
@@ -201,7 +214,9 @@ def test_a_run_without_limits_never_waits(stage: AgentStage, client: EmbeddedCli
         run.cancel()
 
     assert not any(waits(run) for run in runs)
-    assert list(client.redis.scan_iter(f"cantata:{{limits}}:model:{model}:*", count=10_000)) == [], "nothing is counted for it"
+    assert list(client.redis.scan_iter(f"cantata:{{limits}}:model:{model}:*", count=10_000)) == [], (
+        "nothing is counted for it"
+    )
 
 
 def test_a_tenant_past_its_quota_of_runs_is_refused_and_finds_what_it_submitted(stage: AgentStage, model: str) -> None:
@@ -226,7 +241,9 @@ TEXTS = ["first {input}", "second {input}", "third {input}", "fourth {input}"]
 
 
 @pytest.mark.parametrize(("unit", "limit"), [("tokens", 250), ("usd", 0.00012)])
-def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(stage: AgentStage, unit: str, limit: float) -> None:
+def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(
+    stage: AgentStage, unit: str, limit: float
+) -> None:
     stage.script({"reply": FIFTY})
     budget = Budget.model_validate({unit: limit})
 
@@ -234,7 +251,9 @@ def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(s
 
     used = result.usage
     spent = f"${used.cost_usd:.6f}" if unit == "usd" else f"{used.input_tokens + used.output_tokens} tokens"
-    asked = [each for each in stage.requests() if each["body"]["model"] in PRICED]  # what was just cancelled elsewhere may still come
+    asked = [
+        each for each in stage.requests() if each["body"]["model"] in PRICED
+    ]  # what was just cancelled elsewhere may still come
     assert (result.status, result.output, len(asked)) == ("exhausted", None, 2)
     assert result.error is not None
     assert (result.error.code, result.error.step) == ("budget", "it/@3")
@@ -247,16 +266,23 @@ def test_a_budget_that_is_spent_within_a_broadcast_ends_the_run(stage: AgentStag
     agents = {name: asks(PRICED, instructions=[f"{name} {text}" for text in TEXTS]) for name in ("a", "b", "c")}
     teams = {"all": Team(mode="broadcast", agents=list(agents))}
 
-    client = stage.client(asks(PRICED), agents=agents, teams=teams, limits=Limits(budgets=Budgets(run=Budget(tokens=600))))
+    client = stage.client(
+        asks(PRICED), agents=agents, teams=teams, limits=Limits(budgets=Budgets(run=Budget(tokens=600)))
+    )
     result = client.submit_turn("go", team="all").result(PATIENCE_S)
 
-    until(lambda: not any(lease.startswith(result.run_id) for lease in client.ledger.leases.names()), "the end of what was under way")
+    until(
+        lambda: not any(lease.startswith(result.run_id) for lease in client.ledger.leases.names()),
+        "the end of what was under way",
+    )
     calls = len(stage.prompts())
     assert 3 <= calls < 12
     assert (result.status, result.output) == ("exhausted", None)
     assert result.error is not None
     spent = int(result.error.message.split(" tokens of the 600 tokens of limits.budgets.run.tokens are spent")[0])
-    assert result.usage.input_tokens + result.usage.output_tokens <= spent <= 600, "a call that ended together with the run is spent, too"
+    assert result.usage.input_tokens + result.usage.output_tokens <= spent <= 600, (
+        "a call that ended together with the run is spent, too"
+    )
     time.sleep(0.5)
     assert len(stage.prompts()) == calls, "nothing is asked for afterwards"
 
@@ -267,7 +293,14 @@ def test_a_spent_budget_is_no_error_to_go_on_from(stage: AgentStage, on_error: s
     client = stage.client(asks(PRICED), limits=Limits(budgets=Budgets(run=Budget(tokens=200))))
     nodes = [
         {"node_id": "one", "kind": "agent", "name": "it", "input": {"text": "one"}, "next_node": "two"},
-        {"node_id": "two", "kind": "agent", "name": "it", "input_map": {"text": "one"}, "on_error": on_error, "next_node": "four"},
+        {
+            "node_id": "two",
+            "kind": "agent",
+            "name": "it",
+            "input_map": {"text": "one"},
+            "on_error": on_error,
+            "next_node": "four",
+        },
         {"node_id": "three", "kind": "agent", "name": "it", "input": {"text": "three"}},
         {"node_id": "four", "kind": "tool", "name": "add", "input": {"a": 1}, "next_node": "three"},
     ]

@@ -34,7 +34,15 @@ def bank(client: EmbeddedClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Me
             bank.of(tenant=tenant).clear_memories()
 
 
-def ask(stage: AgentStage, it: Agent, text: str = "go", *, tenant: str | None = None, session: str | None = None, **more: Any) -> RunResult:
+def ask(
+    stage: AgentStage,
+    it: Agent,
+    text: str = "go",
+    *,
+    tenant: str | None = None,
+    session: str | None = None,
+    **more: Any,
+) -> RunResult:
     labels = {} if tenant is None else {"tenant": tenant}
     run = stage.client(it, tools=TOOLS, **more).submit_turn(text, agent="it", session=session, labels=labels)
     return run.result(PATIENCE_S)
@@ -71,7 +79,12 @@ def test_a_bank_without_a_redis_says_what_to_do(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_tool_remembers_for_the_tenant_of_its_run(stage: AgentStage, bank: MemoryBank) -> None:
-    assert [run_tool(stage, "note", tenant, text="x").final_output for tenant in (None, "ann", "ann", "bob")] == [1, 1, 2, 1]
+    assert [run_tool(stage, "note", tenant, text="x").final_output for tenant in (None, "ann", "ann", "bob")] == [
+        1,
+        1,
+        2,
+        1,
+    ]
 
     assert bank.retrieve_memory("notes") == ["x"]
     assert bank.of(tenant="ann").retrieve_memory("notes") == ["x", "x"]
@@ -133,11 +146,15 @@ def test_what_is_not_remembered_is_left_empty_and_told_once(stage: AgentStage, b
 
     result = ask(stage, it)
 
-    assert result.warnings == ["instruction 1 of agent 'it': there is no memory {memory.preferences.tone}, so it is left empty"]
+    assert result.warnings == [
+        "instruction 1 of agent 'it': there is no memory {memory.preferences.tone}, so it is left empty"
+    ]
     assert [message["content"] for message in stage.messages()[:2]] == ["<>", "|\n\ngo"]
 
 
-def test_memories_of_the_run_s_tenant_are_filled_in_and_those_of_its_session_first(stage: AgentStage, bank: MemoryBank) -> None:
+def test_memories_of_the_run_s_tenant_are_filled_in_and_those_of_its_session_first(
+    stage: AgentStage, bank: MemoryBank
+) -> None:
     for owner in ("", "ann"):
         bank.of(tenant=owner).store_memory("tone", f"tenant's {owner}", "preferences")
     bank.of(tenant="ann", session="s").store_memory("tone", "session's", "preferences")
@@ -146,7 +163,13 @@ def test_memories_of_the_run_s_tenant_are_filled_in_and_those_of_its_session_fir
     for tenant, session in ((None, None), ("ann", None), ("ann", "t"), ("ann", "s"), ("bob", "s")):
         ask(stage, it, tenant=tenant, session=session)
 
-    assert [prompt.partition(":")[0] for prompt in stage.prompts()] == ["tenant's ", "tenant's ann", "tenant's ann", "session's", ""]
+    assert [prompt.partition(":")[0] for prompt in stage.prompts()] == [
+        "tenant's ",
+        "tenant's ann",
+        "tenant's ann",
+        "session's",
+        "",
+    ]
 
 
 def test_a_prompt_stays_the_same_in_all_rounds_of_its_instruction(stage: AgentStage, bank: MemoryBank) -> None:
@@ -189,7 +212,9 @@ def test_a_command_that_cannot_be_done_is_answered_with_the_reason(stage: AgentS
     readonly, notes = (agent(instructions=[{"memory": namespace}]) for namespace in ("conversations", "notes"))
 
     stored, found = str(ask(stage, readonly, text).output).splitlines()
-    assert stored.startswith("Memory error: the namespace 'conversations' holds the conversations of sessions and is read-only")
+    assert stored.startswith(
+        "Memory error: the namespace 'conversations' holds the conversations of sessions and is read-only"
+    )
     assert found.endswith(" = Not found")
 
     _, stored, found = str(ask(stage, notes, f"{text}\nMEMORY STORE {'k' * 1025}=b").output).splitlines()
@@ -253,14 +278,18 @@ def test_a_memory_chain_needs_no_models_and_remembers_in_the_next_run(bank: Memo
 
 
 def test_a_text_of_very_many_commands_is_refused_before_the_first(bank: MemoryBank) -> None:
-    with pytest.raises(RunError, match="has 1,002 memory commands, each of which is a call to Redis; 1,000 are allowed"):
+    with pytest.raises(
+        RunError, match="has 1,002 memory commands, each of which is a call to Redis; 1,000 are allowed"
+    ):
         create_memory_chain("c", "notes").process_prompt("MEMORY STORE a=b\n" + "MEMORY LIST\n" * 1001)
 
     assert bank.list_memories("notes") == []
 
 
 def test_a_memory_function_stands_anywhere_in_a_chain(bank: MemoryBank) -> None:
-    chain = PromptChain(models=[], instructions=[memory_tools.commands, memory_function("notes")], labels={"tenant": "ann"})
+    chain = PromptChain(
+        models=[], instructions=[memory_tools.commands, memory_function("notes")], labels={"tenant": "ann"}
+    )
 
     assert chain.process_prompt("hello") == "Stored 'said' in memory\nMemory keys: said"
     assert bank.of(tenant="ann").retrieve_memory("said", "notes") == "hello"
@@ -281,13 +310,20 @@ def test_a_chain_and_a_builder_have_the_memories_of_their_tenant(bank: MemoryBan
     assert chain.process_prompt("MEMORY LIST") == "Memory keys: count, tone"
     assert made.retrieve_memory("tone", "notes") == {"voice": "calm"}
     assert chain.retrieve_memory("none", "notes", "default") == "default"
-    assert (chain.memory_exists("count", "notes"), PromptChain([], [len]).memory_exists("count", "notes")) == (True, False)
+    assert (chain.memory_exists("count", "notes"), PromptChain([], [len]).memory_exists("count", "notes")) == (
+        True,
+        False,
+    )
     assert (made.clear_memories("notes"), chain.list_memories("notes")) == (2, [])
 
 
-def test_a_chain_makes_memory_functions_and_memory_chains_with_its_model(models: ScriptedModels, bank: MemoryBank) -> None:
+def test_a_chain_makes_memory_functions_and_memory_chains_with_its_model(
+    models: ScriptedModels, bank: MemoryBank
+) -> None:
     models.script([{"reply": "done"}])
-    chain = PromptChain([{"name": "openai/gpt-4o-mini", "params": {"temperature": 0.5}}], ["{input}"], labels={"tenant": "ann"})
+    chain = PromptChain(
+        [{"name": "openai/gpt-4o-mini", "params": {"temperature": 0.5}}], ["{input}"], labels={"tenant": "ann"}
+    )
     memory_chain = chain.create_memory_chain("notes_chain", "notes", ["Say what happened: {input}"])
 
     assert chain.create_memory_function("notes") == memory_function("notes")
@@ -314,12 +350,22 @@ def submit(*words: str) -> Result:
 
 
 def test_values_are_kept_and_found_by_commands(bank: MemoryBank) -> None:
-    for key, value in (("text", "two words"), ("json", '{"a": [1, null]}'), ("number", "7"), ("nan", "NaN"), ("quoted", '"7"')):
+    for key, value in (
+        ("text", "two words"),
+        ("json", '{"a": [1, null]}'),
+        ("number", "7"),
+        ("nan", "NaN"),
+        ("quoted", '"7"'),
+    ):
         assert submit("set", key, value, "--namespace", "n:1").exit_code == 0
 
     assert {key: bank.retrieve_memory(key, "n:1") for key in bank.list_memories("n:1")} == {
-        "text": "two words", "json": {"a": [1, None]}, "number": 7, "nan": "NaN", "quoted": "7",
-    }  # fmt: skip
+        "text": "two words",
+        "json": {"a": [1, None]},
+        "number": 7,
+        "nan": "NaN",
+        "quoted": "7",
+    }
     assert submit("get", "text", "--namespace", "n:1").stdout == "two words\n"
     assert submit("get", "text", "--namespace", "n:1", "--json").stdout == '"two words"\n'
     assert submit("get", "json", "--namespace", "n:1").stdout == '{"a": [1, null]}\n'
@@ -384,7 +430,9 @@ def test_odd_keys_are_listed_in_one_line_each(bank: MemoryBank) -> None:
     bank.clear_memories("odd")
 
 
-def test_without_a_service_reading_says_so_and_keeping_starts_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_service_reading_says_so_and_keeping_starts_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.setenv("CANTATA_HOME", str(tmp_path / "home"))
 

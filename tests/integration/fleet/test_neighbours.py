@@ -52,7 +52,9 @@ def letters(client: EmbeddedClient) -> Iterator[str]:
     client.redis.delete(key)
 
 
-def test_both_applications_on_one_database_do_all_their_tasks_and_only_theirs(client: EmbeddedClient, shop: Any, letters: str) -> None:
+def test_both_applications_on_one_database_do_all_their_tasks_and_only_theirs(
+    client: EmbeddedClient, shop: Any, letters: str
+) -> None:
     row = [tool("a", "add", a=1, b=2, next_node="b"), tool("b", "echo", value="x")]
     runs = []
     for number in range(TASKS):
@@ -64,13 +66,17 @@ def test_both_applications_on_one_database_do_all_their_tasks_and_only_theirs(cl
     until(lambda: client.redis.llen(neighbour_app.DONE) >= TASKS, "the other application's tasks", 60)
 
     assert {result.status for result in results} == {"succeeded"}
-    assert sorted(map(int, cast("list[str]", client.redis.lrange(neighbour_app.DONE, 0, -1)))) == list(range(TASKS)), "each once"
+    assert sorted(map(int, cast("list[str]", client.redis.lrange(neighbour_app.DONE, 0, -1)))) == list(range(TASKS)), (
+        "each once"
+    )
     assert not client.redis.exists(letters), "neither got a message of the other"
     client.redis.delete(neighbour_app.DONE)
 
 
 def test_remote_control_reaches_ones_own_workers_only(client: EmbeddedClient, shop: Any) -> None:
-    theirs = until(lambda: {name for reply in shop.control.ping(timeout=2) or () for name in reply}, "the other's worker")
+    theirs = until(
+        lambda: {name for reply in shop.control.ping(timeout=2) or () for name in reply}, "the other's worker"
+    )
     ours = {name for reply in client.app.control.ping(timeout=2) or () for name in reply}
 
     assert theirs == {"shop@here"}
@@ -103,7 +109,9 @@ def test_a_task_that_is_no_step_is_kept_and_told(
     assert client.redis.ttl(letters) > 0
 
 
-def test_a_step_of_a_newer_version_is_left_to_the_sweep_however_it_was_sent(client: EmbeddedClient, shop: Any, letters: str) -> None:
+def test_a_step_of_a_newer_version_is_left_to_the_sweep_however_it_was_sent(
+    client: EmbeddedClient, shop: Any, letters: str
+) -> None:
     step = MessageHead(client.app, "run").signature("newer.kind", "tools", ["a"])
 
     send(client.app, [step], first=True)
@@ -116,9 +124,21 @@ def test_a_step_of_a_newer_version_is_left_to_the_sweep_however_it_was_sent(clie
 
 def message(**fields: object) -> bytes:
     """A message as kombu writes it, but for some fields."""
-    properties = {"delivery_tag": "1", "delivery_info": {"exchange": "", "routing_key": "cantata.tools"}, "body_encoding": "base64"}
-    whole = {"body": "W10=", "content-type": "application/json", "content-encoding": "utf-8", "headers": {}, "properties": properties}
-    return json.dumps(whole | fields | {"properties": properties | cast("dict[str, object]", fields.get("properties", {}))}).encode()
+    properties = {
+        "delivery_tag": "1",
+        "delivery_info": {"exchange": "", "routing_key": "cantata.tools"},
+        "body_encoding": "base64",
+    }
+    whole = {
+        "body": "W10=",
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": properties,
+    }
+    return json.dumps(
+        whole | fields | {"properties": properties | cast("dict[str, object]", fields.get("properties", {}))}
+    ).encode()
 
 
 NO_MESSAGES = [
@@ -137,7 +157,9 @@ def test_what_is_no_message_at_all_is_kept_and_ends_no_worker(client: EmbeddedCl
 
     (letter,) = until(lambda: dead_letters.letters(client.redis), "the dead letter")
     assert letter["queue"] == "tools"
-    assert client.submit_chain({"nodes": [tool("a", "add", a=1, b=2)], "entry_node": "a"}).result(40).status == "succeeded"
+    assert (
+        client.submit_chain({"nodes": [tool("a", "add", a=1, b=2)], "entry_node": "a"}).result(40).status == "succeeded"
+    )
     assert {(worker.name, worker.pid) for worker in measure(client.redis).workers} == before
 
 

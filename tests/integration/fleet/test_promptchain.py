@@ -83,7 +83,9 @@ if __name__ == "__main__":
 """
 
 
-def test_the_snippet_with_a_function_between_prompts_is_a_script_that_runs(models: ScriptedModels, tmp_path: Path) -> None:
+def test_the_snippet_with_a_function_between_prompts_is_a_script_that_runs(
+    models: ScriptedModels, tmp_path: Path
+) -> None:
     script(models, Extract="points", Summarize="a summary")
 
     done = run_script(tmp_path, SNIPPET)
@@ -101,7 +103,9 @@ def test_an_agentic_step_uses_the_tools_of_its_chain(models: ScriptedModels) -> 
     )
     chain = PromptChain(models=[], instructions=[AgenticStepProcessor(objective="Explain the word", model_name=GPT)])
     parameters = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
-    chain.add_tools([{"type": "function", "function": {"name": "look_up", "description": "Looks up", "parameters": parameters}}])
+    chain.add_tools(
+        [{"type": "function", "function": {"name": "look_up", "description": "Looks up", "parameters": parameters}}]
+    )
     chain.register_tool_function(steps.look_up)
 
     assert chain.process_prompt("gold") == "it shines"
@@ -136,20 +140,32 @@ def test_stored_steps_are_there_after_the_run(models: ScriptedModels) -> None:
 def test_the_full_history_is_a_list_of_all_steps(models: ScriptedModels) -> None:
     script(models, First="one", Second="two")
 
-    history = PromptChain([GPT], ["First {input}", steps.shout, "Second {input}"], full_history=True).process_prompt("hi")
+    history = PromptChain([GPT], ["First {input}", steps.shout, "Second {input}"], full_history=True).process_prompt(
+        "hi"
+    )
 
     assert [(entry["step"], entry["type"], entry["output"]) for entry in history] == [
-        (0, "initial", "hi"), (1, "model", "one"), (2, "function", "ONE"), (3, "model", "two"),
-    ]  # fmt: skip
+        (0, "initial", "hi"),
+        (1, "model", "one"),
+        (2, "function", "ONE"),
+        (3, "model", "two"),
+    ]
     assert history[2]["input"] == "Function: shout"
     body: Any = models.journal()[-1]["body"]
-    assert [message["content"] for message in body["messages"]] == ["First\n\nhi", "one", "Second\n\nONE"], "it sees its earlier turns"
+    assert [message["content"] for message in body["messages"]] == ["First\n\nhi", "one", "Second\n\nONE"], (
+        "it sees its earlier turns"
+    )
 
 
 def test_chainbreakers_are_functions_of_two_or_three_arguments(models: ScriptedModels) -> None:
     script(models, Go="enough", On="more")
     two = PromptChain([GPT], ["Go {input}", "On {input}"], chainbreakers=[steps.stop_early])
-    three = PromptChain([GPT], ["On {input}", steps.shout, "Go {input}"], chainbreakers=[steps.stop_early, steps.replace], store_steps=True)
+    three = PromptChain(
+        [GPT],
+        ["On {input}", steps.shout, "Go {input}"],
+        chainbreakers=[steps.stop_early, steps.replace],
+        store_steps=True,
+    )
 
     assert two.process_prompt("hi") == "enough"
     assert three.process_prompt("hi") == "2: MORE!"
@@ -256,7 +272,9 @@ def test_a_chain_that_nobody_waits_for_any_more_is_cancelled(client: EmbeddedCli
 
     async def hurry() -> None:
         waiting = asyncio.create_task(chain.process_prompt_async("late"))
-        await asyncio.to_thread(until, lambda: models.journal()[-1:] and models.journal()[-1]["text"] == "late", "the model's turn")
+        await asyncio.to_thread(
+            until, lambda: models.journal()[-1:] and models.journal()[-1]["text"] == "late", "the model's turn"
+        )
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -292,7 +310,9 @@ def test_a_chain_answers_though_its_workers_are_killed_in_the_middle(
         asking = asyncio.create_task(chain.process_prompt_async(str(journal.path)))
         await asyncio.to_thread(until, lambda: journal.of("start"), "the start of the function")
         kill("tools")
-        await asyncio.to_thread(until, lambda: any(str(each["text"]).startswith("Slowly") for each in models.journal()), "the model's turn")
+        await asyncio.to_thread(
+            until, lambda: any(str(each["text"]).startswith("Slowly") for each in models.journal()), "the model's turn"
+        )
         kill("agents")
         answer: str = await asking
         return answer
@@ -342,14 +362,20 @@ if __name__ == "__main__":
 
 def alone(folder: Path) -> Mapping[str, str]:
     """The environment of a script that has nothing but itself."""
-    kept = {name: value for name, value in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
+    kept = {
+        name: value for name, value in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")
+    }
     return {**kept, "PYTHONPATH": str(TOP)}
 
 
-def run_script(folder: Path, text: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_script(
+    folder: Path, text: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(text)
     command = [sys.executable, "script.py"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def processes_in(folder: Path) -> str:

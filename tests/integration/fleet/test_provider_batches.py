@@ -32,10 +32,14 @@ def test_rows_are_answered_by_batches_of_the_provider(client: EmbeddedClient, mo
 
     found = [*client.batch(rows, agent="ann", name="by-provider", mode="provider", ordered=True)]
 
-    assert [(each.row, each.output) for each in found] == [(number, f"echo: ann <row {number}>") for number in range(10)], found
+    assert [(each.row, each.output) for each in found] == [
+        (number, f"echo: ann <row {number}>") for number in range(10)
+    ], found
     assert len(models.batches.created()) - before == 3
     assert found[0].usage.cost_usd == pytest.approx((live.cost_usd or 0) / 2)
-    assert sorted(str(entry["text"]) for entry in models.journal() if entry["batch"]) == sorted(f"ann <{row}>" for row in rows)
+    assert sorted(str(entry["text"]) for entry in models.journal() if entry["batch"]) == sorted(
+        f"ann <{row}>" for row in rows
+    )
 
 
 def test_a_batch_is_looked_for_only_after_an_attempt_that_may_have_created_it(
@@ -61,7 +65,9 @@ def test_a_batch_is_looked_for_only_after_an_attempt_that_may_have_created_it(
     assert [row.output for row in found] == ["echo: ann <b>"], found
 
     assert len(searches) == 1
-    assert len(models.batches.created()) - before == 2, "the batch whose creation was not answered is the one that is read"
+    assert len(models.batches.created()) - before == 2, (
+        "the batch whose creation was not answered is the one that is read"
+    )
 
 
 def test_rows_whose_run_redis_lost_are_not_sent_again(
@@ -79,7 +85,10 @@ def test_rows_whose_run_redis_lost_are_not_sent_again(
     until(lambda: redis.hexists(f"{run_key(redis, run_id)}:out", "create"), "the batch is recorded")
 
     redis.delete(*redis.scan_iter(f"{run_key(redis, run_id)}*"))
-    until(lambda: next(groups) is not None and redis.hexists(f"{run_key(redis, run_id)}:out", "create"), "it is submitted anew")
+    until(
+        lambda: next(groups) is not None and redis.hexists(f"{run_key(redis, run_id)}:out", "create"),
+        "it is submitted anew",
+    )
     for batch in models.batches._batches.values():
         batch["over_at"] = 0.0
 
@@ -87,8 +96,13 @@ def test_rows_whose_run_redis_lost_are_not_sent_again(
     assert len(models.batches.created()) == before + 1
 
 
-def test_rows_that_failed_or_expired_are_errors_which_a_retry_sends_again(client: EmbeddedClient, models: ScriptedModels) -> None:
-    refused, expired = {"match": "row 1>", "status": 400, "reply": "no", "times": 1}, {"match": "row 5>", "expires": True, "times": 1}
+def test_rows_that_failed_or_expired_are_errors_which_a_retry_sends_again(
+    client: EmbeddedClient, models: ScriptedModels
+) -> None:
+    refused, expired = (
+        {"match": "row 1>", "status": 400, "reply": "no", "times": 1},
+        {"match": "row 5>", "expires": True, "times": 1},
+    )
     models.script([refused, expired, {"delay_s": 1.5}])
     rows = [f"row {number}" for number in range(8)]
 
@@ -98,7 +112,10 @@ def test_rows_that_failed_or_expired_are_errors_which_a_retry_sends_again(client
     assert codes == {1: "batch_row_failed", 5: "batch_expired"}
     assert (found[6].output, found[6].status) == ("echo: ann <row 6>", "succeeded")
     page = client.batches.failed("expiring")
-    assert [(row.row, row.error and row.error.code) for row in page.rows] == [(1, "batch_row_failed"), (5, "batch_expired")]
+    assert [(row.row, row.error and row.error.code) for row in page.rows] == [
+        (1, "batch_row_failed"),
+        (5, "batch_expired"),
+    ]
     models.clear()
     client.batches.retry("expiring")
     again = [*client.batch(rows, agent="ann", name="expiring", mode="provider")]
@@ -123,8 +140,12 @@ def test_a_batch_of_a_provider_holds_no_worker_and_ends_when_it_is_cancelled(
     models.script([{"match": "row", "delay_s": 3600.0}])
     before, refusals = len(models.batches.created()), itertools.count()
     cancel = models.batches.cancel
-    monkeypatch.setattr(models.batches, "cancel", lambda name: cancel(name) if next(refusals) else (500, {"error": {"message": "no"}}))
-    feed = client.feed_batch([f"row {number}" for number in range(12)], agent="ann", name="parked", mode="provider", concurrency=8)
+    monkeypatch.setattr(
+        models.batches, "cancel", lambda name: cancel(name) if next(refusals) else (500, {"error": {"message": "no"}})
+    )
+    feed = client.feed_batch(
+        [f"row {number}" for number in range(12)], agent="ann", name="parked", mode="provider", concurrency=8
+    )
     groups = feed.groups()
     while len(models.journal()) < 8:
         next(groups)
@@ -138,7 +159,11 @@ def test_a_batch_of_a_provider_holds_no_worker_and_ends_when_it_is_cancelled(
     def of_provider() -> list[str]:
         return [str(batch["status"]) for batch in models.batches.created()[before:]]
 
-    until(lambda: of_provider() == ["cancelled"] * 2, "the provider's batches are cancelled, though it refused that at first", 40.0)
+    until(
+        lambda: of_provider() == ["cancelled"] * 2,
+        "the provider's batches are cancelled, though it refused that at first",
+        40.0,
+    )
     assert next(refusals) == 3
 
 
@@ -156,7 +181,11 @@ def test_a_batch_that_was_created_while_its_run_was_cancelled_is_found_and_cance
     monkeypatch.setattr(models.batches, "create", cancel_then_create)
     assert [row.status for group in feed.groups() for row in group] == ["cancelled"]
 
-    until(lambda: [batch["status"] for batch in models.batches.created()[before:]] == ["cancelled"], "the batch is cancelled", 40.0)
+    until(
+        lambda: [batch["status"] for batch in models.batches.created()[before:]] == ["cancelled"],
+        "the batch is cancelled",
+        40.0,
+    )
 
 
 def test_only_agents_are_asked_so(client: EmbeddedClient) -> None:

@@ -20,7 +20,10 @@ from tests.waiting import until
 
 Json = dict[str, Any]
 
-PRICES = ({"match": "tea", "after_tools": 0, "tool_calls": [call("price", item="tea", count=2)]}, {"match": "tea", "reply": "5 euros"})
+PRICES = (
+    {"match": "tea", "after_tools": 0, "tool_calls": [call("price", item="tea", count=2)]},
+    {"match": "tea", "reply": "5 euros"},
+)
 
 
 def definitions(it: Agent, **more: Any) -> Definitions:
@@ -30,7 +33,14 @@ def definitions(it: Agent, **more: Any) -> Definitions:
 def adding(*, b: int = 1, name: str = "add", **more: Any) -> list[Json]:
     """A chain that adds b to the input, then 10."""
     return [
-        {"node_id": "one", "kind": "tool", "name": name, "input_map": {"a": "input.x"}, "input": {"b": b}, "next_node": "two"},
+        {
+            "node_id": "one",
+            "kind": "tool",
+            "name": name,
+            "input_map": {"a": "input.x"},
+            "input": {"b": b},
+            "next_node": "two",
+        },
         {"node_id": "two", "kind": "tool", "name": "add", "input_map": {"a": "one"}, "input": {"b": 10}, **more},
     ]
 
@@ -80,14 +90,23 @@ def test_the_same_code_shows_no_difference_and_asks_nobody(selling: Json, asks_n
     comparison = replay(selling, definitions=definitions(agent(tools=["price"], system="You sell tea.")))
 
     assert (comparison.same, comparison.differences, comparison.stopped) == (True, (), "")
-    assert (comparison.now.status, comparison.now.output, comparison.now.usage) == ("succeeded", "5 euros", comparison.recorded.usage)
+    assert (comparison.now.status, comparison.now.output, comparison.now.usage) == (
+        "succeeded",
+        "5 euros",
+        comparison.recorded.usage,
+    )
     assert comparison.now.usage.model_calls == 2
     assert str(comparison) == f"run {selling['run']['id']}: no difference"
     assert asks_nobody()
 
 
 def test_tools_are_not_called(client: EmbeddedClient, journal: Journal) -> None:
-    node = {"node_id": "a", "kind": "tool", "name": "slow", "input": {"journal": str(journal.path), "mark": 1, "seconds": 0}}
+    node = {
+        "node_id": "a",
+        "kind": "tool",
+        "name": "slow",
+        "input": {"journal": str(journal.path), "mark": 1, "seconds": 0},
+    }
     run = client.submit_chain({"nodes": [node], "entry_node": "a"})
     run.result(PATIENCE_S)
 
@@ -98,7 +117,13 @@ def test_tools_are_not_called(client: EmbeddedClient, journal: Journal) -> None:
 
 
 def test_a_run_with_retries_is_the_same_without_them(client: EmbeddedClient, journal: Journal) -> None:
-    node = {"node_id": "a", "kind": "tool", "name": "fail_until", "retry": 2, "input": {"journal": str(journal.path), "times": 2}}
+    node = {
+        "node_id": "a",
+        "kind": "tool",
+        "name": "fail_until",
+        "retry": 2,
+        "input": {"journal": str(journal.path), "times": 2},
+    }
     run = client.submit_chain({"nodes": [node], "entry_node": "a"})
     skip_pauses(client, run)
 
@@ -136,8 +161,21 @@ def test_loops_maps_branches_and_signals_are_replayed(client: EmbeddedClient) ->
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one", "next_node": "ask"},
         {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item", "b": "index"}},
         {"node_id": "ask", "kind": "wait", "next_node": "more"},
-        {"node_id": "more", "kind": "tool", "name": "add", "input_map": {"a": "ask", "b": "more || `1`"}, "next_node": "again"},
-        {"node_id": "again", "kind": "branch", "condition": "more < `30`", "true_node": "more", "false_node": "end", "max_iterations": 9},
+        {
+            "node_id": "more",
+            "kind": "tool",
+            "name": "add",
+            "input_map": {"a": "ask", "b": "more || `1`"},
+            "next_node": "again",
+        },
+        {
+            "node_id": "again",
+            "kind": "branch",
+            "condition": "more < `30`",
+            "true_node": "more",
+            "false_node": "end",
+            "max_iterations": 9,
+        },
         {"node_id": "end", "kind": "tool", "name": "add", "input_map": {"a": "length(each)", "b": "more"}},
     ]
     run = client.submit_chain({"nodes": nodes, "entry_node": "each", "initial_input": {"items": list(range(30))}})
@@ -201,7 +239,11 @@ def test_a_turn_of_a_session_sees_the_conversation_before_it(stage: AgentStage) 
         for run in runs:
             run.result(PATIENCE_S)
         document = document_of(runs[1])
-    assert [message["text"] for message in document["steps"][-1]["model_call"]["messages"]] == ["one", "echo: one", "two"]
+    assert [message["text"] for message in document["steps"][-1]["model_call"]["messages"]] == [
+        "one",
+        "echo: one",
+        "two",
+    ]
 
     comparison = replay(document, definitions=definitions(it))
 
@@ -256,7 +298,11 @@ def test_changed_arguments_are_the_first_difference(sums: Json) -> None:
 
 
 def test_a_changed_chain_is_the_first_difference(sums: Json) -> None:
-    more = replay(sums, definitions=definitions(agent()), request=chain([*adding(next_node="last"), {**adding()[1], "node_id": "last"}]))
+    more = replay(
+        sums,
+        definitions=definitions(agent()),
+        request=chain([*adding(next_node="last"), {**adding()[1], "node_id": "last"}]),
+    )
     less = replay(sums, definitions=definitions(agent()), request=chain([{**adding()[0], "next_node": None}]))
     other = replay(sums, definitions=definitions(agent()), request=chain(adding(name="echo")))
 
@@ -269,7 +315,13 @@ def test_a_changed_chain_is_the_first_difference(sums: Json) -> None:
 
 def test_a_changed_condition_is_the_first_difference(client: EmbeddedClient) -> None:
     def branching(condition: str) -> Json:
-        branch = {"node_id": "which", "kind": "branch", "condition": condition, "true_node": "two", "false_node": "three"}
+        branch = {
+            "node_id": "which",
+            "kind": "branch",
+            "condition": condition,
+            "true_node": "two",
+            "false_node": "three",
+        }
         return chain([{**adding()[0], "next_node": "which"}, branch, adding()[1], {**adding()[1], "node_id": "three"}])
 
     run = client.submit_chain(branching("one > `5`"))
@@ -283,7 +335,9 @@ def test_a_changed_condition_is_the_first_difference(client: EmbeddedClient) -> 
 
 def test_a_chain_of_the_configuration_runs_as_it_is_now(client: EmbeddedClient) -> None:
     def named(b: int) -> Definitions:
-        return definitions(agent(), chains={"sum": Chain(entry_node="one", nodes=[ChainNode(**node) for node in adding(b=b)])})
+        return definitions(
+            agent(), chains={"sum": Chain(entry_node="one", nodes=[ChainNode(**node) for node in adding(b=b)])}
+        )
 
     run = client.with_definitions(named(1)).submit_chain("sum", initial_input={"x": 5})
     assert run.result(PATIENCE_S).final_output == 16
@@ -305,12 +359,19 @@ def test_changed_code_is_the_first_difference(client: EmbeddedClient, stage: Age
     other.mkdir()
     (other / "replayed_shout.py").write_text("def shout(text: str) -> str:\n    return text.upper() + '!'\n")
 
-    same, changed = replay(document, definitions=now), replay(document, definitions=now.model_copy(update={"folder": str(other)}))
+    same, changed = (
+        replay(document, definitions=now),
+        replay(document, definitions=now.model_copy(update={"folder": str(other)})),
+    )
 
     assert same.same, str(same)
     assert first_of(changed)[1] == "output"
     assert changed.first is not None
-    assert (changed.first.recorded, changed.first.now, changed.now.output) == ("ECHO: HELLO", "ECHO: HELLO!", "ECHO: HELLO!")
+    assert (changed.first.recorded, changed.first.now, changed.now.output) == (
+        "ECHO: HELLO",
+        "ECHO: HELLO!",
+        "ECHO: HELLO!",
+    )
 
 
 def test_a_request_that_names_what_is_gone_is_a_difference(selling: Json) -> None:
@@ -341,7 +402,9 @@ def test_a_live_model_is_asked_again_and_its_answer_is_compared(selling: Json, s
     stage.script(PRICES[0], {"reply": "It is 5 euros."})
 
     equal = replay(selling, definitions=definitions(it), live={"model"})
-    alike = replay(selling, definitions=definitions(it), live={"model"}, compare=lambda before, now: "5 euros" in str(now))
+    alike = replay(
+        selling, definitions=definitions(it), live={"model"}, compare=lambda before, now: "5 euros" in str(now)
+    )
 
     assert (equal.same, alike.same, alike.now.output) == (False, True, "It is 5 euros.")
     assert len(stage.requests()) == 6
@@ -350,7 +413,9 @@ def test_a_live_model_is_asked_again_and_its_answer_is_compared(selling: Json, s
 def test_a_live_model_that_calls_a_tool_otherwise_ends_the_replay(selling: Json, stage: AgentStage) -> None:
     stage.script({"after_tools": 0, "tool_calls": [call("price", item="rum", count=2)]}, {"reply": "5 euros"})
 
-    comparison = replay(selling, definitions=definitions(agent(tools=["price"], system="You sell tea.")), live={"model"})
+    comparison = replay(
+        selling, definitions=definitions(agent(tools=["price"], system="You sell tea.")), live={"model"}
+    )
 
     assert not comparison.same
     assert 'price {"item": "rum", "count": 2}' in comparison.stopped
@@ -369,12 +434,22 @@ def test_a_folder_of_recordings_is_a_table(selling: Json, stage: AgentStage, tmp
 
     lines = str(found).splitlines()
     assert list(found.changed) == ["a.json"]
-    assert [line.split()[:2] for line in lines[:4]] == [["recording", "answer"], ["a.json", "changed"], ["b.json", "same"], ["2", "runs"]]
-    assert lines[1].split()[2:4] == [str(selling["run"]["usage"]["input_tokens"] + selling["run"]["usage"]["output_tokens"])] * 2
+    assert [line.split()[:2] for line in lines[:4]] == [
+        ["recording", "answer"],
+        ["a.json", "changed"],
+        ["b.json", "same"],
+        ["2", "runs"],
+    ]
+    assert (
+        lines[1].split()[2:4]
+        == [str(selling["run"]["usage"]["input_tokens"] + selling["run"]["usage"]["output_tokens"])] * 2
+    )
     assert lines[5:] == ["a.json: its answer differs", "  recorded: 5 euros", "  now:      6 euros"]
 
 
-def test_without_live_models_a_folder_is_compared_for_free(selling: Json, tmp_path: Path, asks_nobody: Callable[[], bool]) -> None:
+def test_without_live_models_a_folder_is_compared_for_free(
+    selling: Json, tmp_path: Path, asks_nobody: Callable[[], bool]
+) -> None:
     (tmp_path / "a.json").write_text(json.dumps(selling))
 
     assert evaluate(tmp_path, definitions=definitions(agent(tools=["price"], system="You sell tea."))).changed == {}

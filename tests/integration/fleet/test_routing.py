@@ -36,7 +36,8 @@ class Stage:
     def client(self, *, agents: dict[str, Agent] | None = None, **team: Any) -> Client:
         """A client whose definitions have the team."""
         members = {
-            name: Agent(model=MODEL, retries=0, description=f"is good at {name}", instructions=[f"{name} <{{input}}>"]) for name in NAMES
+            name: Agent(model=MODEL, retries=0, description=f"is good at {name}", instructions=[f"{name} <{{input}}>"])
+            for name in NAMES
         }
         fields = {"mode": "router", "agents": list(NAMES), **team}
         if fields["mode"] == "router" and "router" not in fields:
@@ -50,7 +51,9 @@ class Stage:
 
     def script(self, *rules: dict[str, Any]) -> None:
         """What the models say from now on; `route` is short for what the routing model says."""
-        self._models.script([{"model": "gpt-4o$", "reply": rule["route"], **_rest(rule)} if "route" in rule else rule for rule in rules])
+        self._models.script(
+            [{"model": "gpt-4o$", "reply": rule["route"], **_rest(rule)} if "route" in rule else rule for rule in rules]
+        )
 
     def requests(self, model: str) -> list[dict[str, Any]]:
         """What was asked of a model."""
@@ -110,7 +113,10 @@ def test_where_no_rule_matches_the_router_is_asked(stage: Stage) -> None:
 
 
 def test_a_rule_may_be_a_function(stage: Stage) -> None:
-    rules = [TeamRule(function="routing_tools:broken", agent="clerk"), TeamRule(function="routing_tools:long", agent="poet")]
+    rules = [
+        TeamRule(function="routing_tools:broken", agent="clerk"),
+        TeamRule(function="routing_tools:long", agent="poet"),
+    ]
     rules += [TeamRule(function="routing_tools:first_word")]
     result = stage.ask("math is fun", rules=rules, default_agent="clerk", router=None)
     assert result.output == "echo: math <math is fun>"
@@ -186,7 +192,9 @@ def test_without_a_default_agent_the_turn_fails(stage: Stage) -> None:
     assert (result.status, result.output) == ("failed", None)
     assert result.error
     assert result.error.code == "no_agent"
-    assert result.error.message == ("I couldn't determine which agent should handle your request. (the reply has no JSON object)")
+    assert result.error.message == (
+        "I couldn't determine which agent should handle your request. (the reply has no JSON object)"
+    )
 
 
 def test_an_empty_reply_is_no_decision(stage: Stage) -> None:
@@ -222,7 +230,9 @@ def test_a_router_is_tried_again_when_its_failure_may_pass(stage: Stage) -> None
     assert stage.ask(router=Router(models=[ROUTING], retries=2)).agents == ["poet"]
 
 
-@pytest.mark.parametrize("function", ["routing_tools:route", "routing_tools:route_async", "routing_tools:route_as_text"])
+@pytest.mark.parametrize(
+    "function", ["routing_tools:route", "routing_tools:route_async", "routing_tools:route_as_text"]
+)
 def test_a_router_may_be_a_function(stage: Stage, function: str) -> None:
     assert stage.ask("poet please", router=Router(function=function)).output == "echo: poet <poet please>"
 
@@ -239,7 +249,9 @@ def test_a_function_is_told_the_history_and_the_descriptions(stage: Stage) -> No
     session = f"s{next(names)}"
     router = Router(function="routing_tools:tell")
     stage.ask("math 1", session=session, router=router)
-    told = json.loads(str(stage.ask("math 2", session=session, router=router).output).removeprefix("echo: math <").removesuffix(">"))
+    told = json.loads(
+        str(stage.ask("math 2", session=session, router=router).output).removeprefix("echo: math <").removesuffix(">")
+    )
     assert told["history"][0]["content"] == "math 1"
     assert told["descriptions"] == {name: f"is good at {name}" for name in NAMES}
 
@@ -253,7 +265,10 @@ def test_a_function_that_fails_leaves_it_to_the_default_agent(stage: Stage, func
 def test_a_template_is_filled_in_its_three_places_only(stage: Stage) -> None:
     template = 'H {history} U {user_input} A {agent_details} J {"chosen_agent": "<agent_name>"} {other}'
     stage.script(chosen("poet"))
-    stage.ask("{history} {x}", router=Router(models=[ROUTING], decision_prompt_template=template, instructions=[None, "Now: {input}"]))
+    stage.ask(
+        "{history} {x}",
+        router=Router(models=[ROUTING], decision_prompt_template=template, instructions=[None, "Now: {input}"]),
+    )
     (prompt,) = stage.routed()
     assert prompt.startswith("Now:\n\nH No previous conversation history. U {history} {x} A - math: ")
     assert prompt.endswith('J {"chosen_agent": "<agent_name>"} {other}')
@@ -274,7 +289,9 @@ def test_a_reroute_enters_routing_from_its_first_step(stage: Stage) -> None:
 
 
 def test_a_reroute_may_be_matched_by_a_rule(stage: Stage) -> None:
-    stage.script(chosen("math"), {"match": "^math", "reply": "[REROUTE] verse: it"}, {"match": "^poet", "reply": "done"})
+    stage.script(
+        chosen("math"), {"match": "^math", "reply": "[REROUTE] verse: it"}, {"match": "^poet", "reply": "done"}
+    )
     assert stage.ask(rules=[TeamRule(match="^verse:", agent="poet")]).output == "done"
     assert len(stage.routed()) == 1
 
@@ -302,7 +319,10 @@ def test_an_agent_that_always_reroutes_uses_up_the_steps(stage: Stage) -> None:
     assert result.output == "[REROUTE] again"
     assert result.error
     assert result.error.code == "exhausted"
-    assert result.error.message == "[Info] Reached max internal steps (3); the last agent requested another step with: again"
+    assert (
+        result.error.message
+        == "[Info] Reached max internal steps (3); the last agent requested another step with: again"
+    )
     assert len(stage.asked()) == 3
 
 
@@ -412,7 +432,9 @@ def test_a_default_agent_is_one_of_the_agents_that_may_run(stage: Stage) -> None
 
 
 def test_without_a_router_the_default_agent_answers_whatever_the_strategy(stage: Stage) -> None:
-    assert stage.ask(strategy="dynamic_decomposition", router=None, default_agent="clerk").output == "echo: clerk <hello>"
+    assert (
+        stage.ask(strategy="dynamic_decomposition", router=None, default_agent="clerk").output == "echo: clerk <hello>"
+    )
     assert len(stage.asked()) == 1
 
 
@@ -469,22 +491,31 @@ def test_a_pipeline_is_not_told_unless_it_asks_for_it(stage: Stage) -> None:
 
 def test_an_agents_own_settings_say_what_it_sees(stage: Stage) -> None:
     session = f"s{next(names)}"
-    blind = Agent.model_validate({"model": MODEL, "description": "x", "instructions": ["math <{input}>"], "history": {"enabled": False}})
-    brief = Agent.model_validate({"model": MODEL, "description": "x", "instructions": ["poet <{input}>"], "history": {"max_entries": 1}})
+    blind = Agent.model_validate(
+        {"model": MODEL, "description": "x", "instructions": ["math <{input}>"], "history": {"enabled": False}}
+    )
+    brief = Agent.model_validate(
+        {"model": MODEL, "description": "x", "instructions": ["poet <{input}>"], "history": {"max_entries": 1}}
+    )
     agents = {"math": blind, "poet": brief}
     stage.ask("first", session=session, agents=agents, mode="round_robin")
     stage.ask("second", session=session, agents=agents, mode="round_robin")
     stage.ask("third", session=session, agents=agents, mode="round_robin")
     stage.ask("fourth", session=session, agents=agents, mode="round_robin")
     told = [len(request["body"]["messages"]) for request in stage.requests(MODEL)]
-    assert told == [1, 3, 5, 1], "what poet is shown is math's answer alone, behind a line that its question is left out"
+    assert told == [1, 3, 5, 1], (
+        "what poet is shown is math's answer alone, behind a line that its question is left out"
+    )
 
 
 def test_history_may_be_sent_to_an_agent_directly(stage: Stage) -> None:
     client, session = stage.client(), f"s{next(names)}"
     client.submit_turn("first", agent="math", session=session).result(30)
     result = client.submit_turn("second", agent="poet", session=session, send_history=True).result(30)
-    assert result.output == "echo: poet <Conversation History:\nUser: first\nAssistant: echo: math <first>\n\nCurrent Input:\nsecond>"
+    assert (
+        result.output
+        == "echo: poet <Conversation History:\nUser: first\nAssistant: echo: math <first>\n\nCurrent Input:\nsecond>"
+    )
     entries = [(entry.role, entry.agent) for entry in client.sessions.history(session)]
     assert entries == [("user", None), ("assistant", "math"), ("user", None), ("assistant", "poet")]
 
@@ -526,7 +557,18 @@ def test_each_decision_is_a_step(stage: Stage, steps_of: Callable[[RunResult], l
     result = stage.ask(rules=[TeamRule(match="^never$", agent="clerk")])
     assert steps_of(result) == sorted(
         [
-            "@start", "@rules", "@router", "@route", "math", "@reply.math",
-            "@rules.2", "@router.2", "@route.2", "@router.2.again", "@route.2.again", "poet.2", "@reply.poet.2",
+            "@start",
+            "@rules",
+            "@router",
+            "@route",
+            "math",
+            "@reply.math",
+            "@rules.2",
+            "@router.2",
+            "@route.2",
+            "@router.2.again",
+            "@route.2.again",
+            "poet.2",
+            "@reply.poet.2",
         ]
-    )  # fmt: skip
+    )

@@ -58,7 +58,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, fold
         where = usual.index("cantata_workers")
         return [*usual[:where], "tests.integration.fleet.struck_worker", str(folder / queues[0]), *usual[where + 1 :]]
 
-    with Client.embedded(tmp_path_factory.mktemp("struck"), config=definitions(), agents=2, tools=2, command=command) as client:
+    with Client.embedded(
+        tmp_path_factory.mktemp("struck"), config=definitions(), agents=2, tools=2, command=command
+    ) as client:
         yield client
 
 
@@ -89,7 +91,9 @@ def said(client: Client, session: str) -> list[tuple[str, str]]:
     [("model-answered:1:kill", 2), ("committed:1:kill", 1), ("graph-expanded:1:kill", 1)],
     ids=["before its reply is recorded", "before its reply is read", "before the agent that it chose runs"],
 )
-def test_a_router_whose_worker_is_killed_is_asked_again_only_if_its_reply_is_lost(victim: Victim, where: str, asked: int) -> None:
+def test_a_router_whose_worker_is_killed_is_asked_again_only_if_its_reply_is_lost(
+    victim: Victim, where: str, asked: int
+) -> None:
     victim.script(chosen("poet"), {"match": "^poet", "reply": "verse"})
     client = victim.client()
     victim.strike("agents", where)
@@ -117,7 +121,9 @@ def test_a_chosen_agent_whose_worker_is_killed_is_asked_again_and_its_router_is_
 
 @pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-@pytest.mark.parametrize("where", ["rotation-replied:1:kill", "committed:2:kill"], ids=["before it is recorded", "when it is recorded"])
+@pytest.mark.parametrize(
+    "where", ["rotation-replied:1:kill", "committed:2:kill"], ids=["before it is recorded", "when it is recorded"]
+)
 def test_no_agent_loses_its_turn_when_the_worker_that_gives_it_is_killed(victim: Victim, where: str) -> None:
     client, session = victim.client(mode="round_robin"), session_of()
     victim.strike("coordinator", where)
@@ -132,7 +138,9 @@ def test_no_agent_loses_its_turn_when_the_worker_that_gives_it_is_killed(victim:
 @pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("where", ["run-closed:1:kill", "successors-sent:1:kill"])
-def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_killed(victim: Victim, where: str) -> None:
+def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_killed(
+    victim: Victim, where: str
+) -> None:
     client, session = victim.client(), session_of()
     victim.strike("agents", where)
 
@@ -141,7 +149,9 @@ def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_
 
     assert runs[-1].result(PATIENCE_S).status == "succeeded"
     assert [content for role, content in said(client, session) if role == "user"] == ["one", "two", "three"]
-    lost = sum(event.type == "lost" for run in runs for event in run.log())  # the next turn may have begun where the one before ended
+    lost = sum(
+        event.type == "lost" for run in runs for event in run.log()
+    )  # the next turn may have begun where the one before ended
     assert 3 <= len(victim.asked()) <= 3 + lost
 
 
@@ -193,7 +203,10 @@ def test_a_megabyte_of_text_reaches_router_and_agent_whole_and_is_kept_in_part(v
 
 def test_more_text_than_a_request_may_have_is_refused(victim: Victim) -> None:
     small = Definitions(agents={"math": Agent(model=MODEL)}, limits=Limits(input_bytes=1000))
-    with Client(victim.embedded.redis_url, config=small) as client, pytest.raises(ConfigError, match=r"limits\.input_bytes"):
+    with (
+        Client(victim.embedded.redis_url, config=small) as client,
+        pytest.raises(ConfigError, match=r"limits\.input_bytes"),
+    ):
         client.submit_turn("x" * 1000, agent="math", session=(session := session_of()))
 
     assert client.sessions.waiting(session) == []
@@ -230,7 +243,9 @@ def test_a_session_may_have_any_name_that_can_be_printed(victim: Victim, name: s
     assert client.sessions.clear(name) == 4
 
 
-@pytest.mark.parametrize(("name", "why"), [("", "empty"), (" ", "empty"), ("a\nb", "cannot be printed"), ("x" * 201, "201 characters")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("", "empty"), (" ", "empty"), ("a\nb", "cannot be printed"), ("x" * 201, "201 characters")]
+)
 def test_a_session_without_a_name_that_can_be_one_is_refused(victim: Victim, name: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         victim.client().submit_turn("hello", agent="math", session=name)

@@ -106,21 +106,41 @@ def test_apply_shows_a_difference_asks_and_makes_it(config: Path) -> None:
 
 
 def test_a_schedule_is_created_paused_and_deleted_by_commands_of_its_tenant(config: Path) -> None:
-    create = ("create", "hourly", "--every", "1h", "--chain", "tally", "--input", '{"day": "{date}"}', "--config", str(config))
+    create = (
+        "create",
+        "hourly",
+        "--every",
+        "1h",
+        "--chain",
+        "tally",
+        "--input",
+        '{"day": "{date}"}',
+        "--config",
+        str(config),
+    )
     assert said(*create, "--label", "tenant=acme", "--note", "a note").exit_code == 0
     of_acme = ("hourly", "--tenant", "acme")
 
     assert said("show", "hourly").exit_code == 2
     assert "did you mean" not in said("show", "hourly").stderr, "nor does a message name those of others"
     assert "a note" in said("show", *of_acme).stdout
-    assert "--session belong to --turn" in said("create", "x", "--every", "1h", "--chain", "tally", "--session", "s").stderr
+    assert (
+        "--session belong to --turn"
+        in said("create", "x", "--every", "1h", "--chain", "tally", "--session", "s").stderr
+    )
     assert "paused: holidays" in said("pause", *of_acme, "--note", "holidays").stdout
     assert json.loads(said("resume", *of_acme, "--json").stdout)["state"] == "active"
-    first, second = said("trigger", *of_acme), said("create", "x", "--every", "soon", "--turn", "a", "--config", str(config))
+    first, second = (
+        said("trigger", *of_acme),
+        said("create", "x", "--every", "soon", "--turn", "a", "--config", str(config)),
+    )
     assert len(first.stdout.strip()) > 10
     assert (second.exit_code, second.stderr) == (
-        2, "submit: schedule 'x': every: expected a duration such as '90s', '10m' or '1h30m', not 'soon'\n"
-    )  # fmt: skip
-    assert json.loads(said("backfill", *of_acme, "--from", "2026-01-01", "--to", "2026-01-01T02:00", "--json").stdout) == {"times": 3}
+        2,
+        "submit: schedule 'x': every: expected a duration such as '90s', '10m' or '1h30m', not 'soon'\n",
+    )
+    assert json.loads(
+        said("backfill", *of_acme, "--from", "2026-01-01", "--to", "2026-01-01T02:00", "--json").stdout
+    ) == {"times": 3}
     assert said("delete", *of_acme).exit_code == 0
     assert said("delete", *of_acme).exit_code == 2

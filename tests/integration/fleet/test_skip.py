@@ -35,7 +35,11 @@ def test_a_timer_that_is_due_in_a_day_fires_at_once(client: EmbeddedClient) -> N
 
 def test_a_run_past_its_deadline_is_over(client: EmbeddedClient, journal: Journal) -> None:
     run = client.submit_chain(
-        {"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)], "entry_node": "n", "timeout": 2 * HOUR_S}
+        {
+            "nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)],
+            "entry_node": "n",
+            "timeout": 2 * HOUR_S,
+        }
     )
     until(lambda: journal.of("start"), "the step")
 
@@ -47,7 +51,9 @@ def test_a_run_past_its_deadline_is_over(client: EmbeddedClient, journal: Journa
 
 def test_a_try_that_is_an_hour_away_is_made_at_once(stage: AgentStage, client: EmbeddedClient) -> None:
     stage.script({"status": 429, "headers": {"Retry-After": str(HOUR_S)}, "times": 1}, {"reply": "at last"})
-    run = stage.client(Agent(model="openai/gpt-4o-skipped", retries=0)).submit_turn("hello", agent="it", timeout_s=2 * HOUR_S)
+    run = stage.client(Agent(model="openai/gpt-4o-skipped", retries=0)).submit_turn(
+        "hello", agent="it", timeout_s=2 * HOUR_S
+    )
     until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "rate_limited"], "the pause")
 
     client.skip(HOUR_S)
@@ -56,7 +62,9 @@ def test_a_try_that_is_an_hour_away_is_made_at_once(stage: AgentStage, client: E
 
 
 def test_a_step_under_way_is_not_taken_away_and_runs_once(client: EmbeddedClient, journal: Journal) -> None:
-    run = client.submit_chain({"nodes": [tool("n", "held", journal=str(journal.path), mark="x")], "entry_node": "n", "timeout": 20 * DAY_S})
+    run = client.submit_chain(
+        {"nodes": [tool("n", "held", journal=str(journal.path), mark="x")], "entry_node": "n", "timeout": 20 * DAY_S}
+    )
     until(lambda: journal.of("start"), "the step")
 
     for _ in range(10):

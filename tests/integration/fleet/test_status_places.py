@@ -65,7 +65,9 @@ def test_what_never_answers_costs_seconds_and_is_told() -> None:
 
         command = [sys.executable, "-m", "cantata.surfaces.cli", "status"]
         url = f"redis://:geheim@{HERE}:{silent.getsockname()[1]}/0"
-        done = subprocess.run(command, env={**os.environ, "REDIS_URL": url}, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, env={**os.environ, "REDIS_URL": url}, capture_output=True, text=True, timeout=120, check=False
+        )
 
     assert time.monotonic() - since < 60  # some 4 s, and what a busy machine takes to start a process
     assert done.returncode == 3

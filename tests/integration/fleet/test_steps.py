@@ -37,11 +37,17 @@ def test_a_tool_gets_its_input_as_keyword_arguments(client: EmbeddedClient) -> N
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        (tool("n", "add", b=1), "missing a required argument: 'a'; the function is add(a: 'float', b: 'float' = 1) -> 'float'"),
+        (
+            tool("n", "add", b=1),
+            "missing a required argument: 'a'; the function is add(a: 'float', b: 'float' = 1) -> 'float'",
+        ),
         (tool("n", "add", a=1, c=2), "got an unexpected keyword argument 'c'"),
         (tool("n", "fail", message="boom"), "fleet_tools:fail raised RuntimeError: boom"),
         (tool("n", "leave"), "fleet_tools:leave raised SystemExit: 3, which is no Exception, so it is not retried"),
-        (tool("n", "odd"), "fleet_tools:odd returned a value that cannot be recorded: output.odd[0]: a value of type object is not JSON"),
+        (
+            tool("n", "odd"),
+            "fleet_tools:odd returned a value that cannot be recorded: output.odd[0]: a value of type object is not JSON",
+        ),
         (tool("n", "large", megabytes=50), "50.0 MB of output; the limit is 16.0 MB (limits.output_bytes)"),
         ({"node_id": "n", "kind": "proc", "name": "refuse"}, "command exited with 1"),
     ],
@@ -54,14 +60,18 @@ def test_a_bad_tool_fails_its_node_and_says_why(client: EmbeddedClient, node: di
 
 
 @pytest.mark.parametrize("node", [tool("n", "cancel_itself", retry=2), tool("n", "interrupt_async", retry=2)])
-def test_a_tool_that_raises_what_is_no_exception_is_executed_once_and_ends_no_process(client: EmbeddedClient, node: dict[str, Any]) -> None:
+def test_a_tool_that_raises_what_is_no_exception_is_executed_once_and_ends_no_process(
+    client: EmbeddedClient, node: dict[str, Any]
+) -> None:
     before = {(worker.name, worker.pid) for worker in measure(client.redis).workers}
     second = tool("m", "slow_async", journal="/dev/null", mark="x", seconds=0)
 
     run = client.submit_chain({"nodes": [{**node, "on_error": "skip", "next_node": "m"}, second], "entry_node": "n"})
 
     assert run.result(40).final_output == "x", "the event loop of the process goes on"
-    assert [event.type for event in run.log() if event.step == "n" and event.type in ("retry", "lost", "failed")] == ["failed"]
+    assert [event.type for event in run.log() if event.step == "n" and event.type in ("retry", "lost", "failed")] == [
+        "failed"
+    ]
     assert {(worker.name, worker.pid) for worker in measure(client.redis).workers} == before
 
 
@@ -112,7 +122,9 @@ def test_the_command_of_a_cancelled_run_is_killed(client: EmbeddedClient) -> Non
 
 
 def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, journal: Journal) -> None:
-    run = client.submit_chain({"nodes": [tool("n", "fail_until", journal=str(journal.path), times=3, retry=2)], "entry_node": "n"})
+    run = client.submit_chain(
+        {"nodes": [tool("n", "fail_until", journal=str(journal.path), times=3, retry=2)], "entry_node": "n"}
+    )
     skip_pauses(client, run)
     response = run.result(0)
 
@@ -120,7 +132,10 @@ def test_retries_come_after_a_pause_and_are_counted(client: EmbeddedClient, jour
 
 
 def test_a_chain_past_its_time_is_stopped_and_keeps_what_it_has(client: EmbeddedClient, journal: Journal) -> None:
-    nodes = [tool("quick", "add", a=1, next_node="slow"), tool("slow", "slow", journal=str(journal.path), mark="x", seconds=600)]
+    nodes = [
+        tool("quick", "add", a=1, next_node="slow"),
+        tool("slow", "slow", journal=str(journal.path), mark="x", seconds=600),
+    ]
 
     run = client.submit_chain({"nodes": nodes, "entry_node": "quick", "timeout": 3600})
     until(lambda: journal.of("start"), "the slow step")
@@ -147,7 +162,9 @@ BOMB = " | ".join(["[@,@]"] * 30)
     ],
     ids=["input_map", "condition", "items_path"],
 )  # fmt: skip
-def test_an_expression_that_multiplies_its_data_fails_its_node(client: EmbeddedClient, nodes: list[dict[str, Any]]) -> None:
+def test_an_expression_that_multiplies_its_data_fails_its_node(
+    client: EmbeddedClient, nodes: list[dict[str, Any]]
+) -> None:
     message = error_of(ask(client, *nodes))
 
     assert "node 'n' failed" in message
@@ -156,7 +173,9 @@ def test_an_expression_that_multiplies_its_data_fails_its_node(client: EmbeddedC
 
 
 @pytest.mark.parametrize(("on_error", "state"), [("skip", "succeeded_with_failures"), ("abort", "failed")])
-def test_a_failed_item_is_told_by_its_number_and_a_run_with_failures_as_one(client: EmbeddedClient, on_error: str, state: str) -> None:
+def test_a_failed_item_is_told_by_its_number_and_a_run_with_failures_as_one(
+    client: EmbeddedClient, on_error: str, state: str
+) -> None:
     mapping = {"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "w", "on_error": on_error}
     each = {"node_id": "w", "kind": "tool", "name": "add", "input_map": {"a": "_item"}}
 
@@ -176,7 +195,9 @@ def test_a_failed_item_is_told_by_its_number_and_a_run_with_failures_as_one(clie
 
 def test_a_chain_is_submitted_by_its_file_with_an_input_of_the_callers(client: EmbeddedClient, tmp_path: Path) -> None:
     file = tmp_path / "sum.yaml"
-    file.write_text("entry_node: n\ninputs: {a: number}\nnodes: [{node_id: n, kind: tool, name: add, input_map: {a: a}}]")
+    file.write_text(
+        "entry_node: n\ninputs: {a: number}\nnodes: [{node_id: n, kind: tool, name: add, input_map: {a: a}}]"
+    )
 
     for named in (file, str(file)):
         assert client.submit_chain(named, initial_input={"a": 2}).result(40).raise_for_status().final_output == 3
@@ -187,7 +208,9 @@ def test_a_chain_is_submitted_by_its_file_with_an_input_of_the_callers(client: E
 
 
 def test_cancel_stops_the_running_tool(client: EmbeddedClient, journal: Journal) -> None:
-    run = client.submit_chain({"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)], "entry_node": "n"})
+    run = client.submit_chain(
+        {"nodes": [tool("n", "slow", journal=str(journal.path), mark="x", seconds=600)], "entry_node": "n"}
+    )
     pid = until(lambda: journal.of("start"), "the start")[0]["pid"]
 
     assert run.cancel() == "cancelled"
@@ -203,7 +226,9 @@ def test_a_tenant_gets_no_run_of_another_by_its_idempotency_key(client: Embedded
     first = client.submit_chain(request, idempotency_key="order-18", labels={"tenant": "acme"})
 
     for labels in ({"tenant": "evil"}, {}):
-        with pytest.raises(ConfigError, match="the idempotency key 'order-18' is that of a run of another tenant") as refused:
+        with pytest.raises(
+            ConfigError, match="the idempotency key 'order-18' is that of a run of another tenant"
+        ) as refused:
             client.submit_chain(request, idempotency_key="order-18", labels=labels)
         assert refused.value.code == "key_taken"
     assert client.submit_chain(request, idempotency_key="order-18", labels={"tenant": "acme"}).run_id == first.run_id
@@ -255,7 +280,9 @@ def test_a_run_under_way_keeps_the_definitions_it_started_with(client: EmbeddedC
     nodes = [{"node_id": "gate", "kind": "wait", "next_node": "n"}, tool("n", "add", a=1)]
     run = client.submit_chain({"nodes": nodes, "entry_node": "gate"})
     until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
-    deployed = client.definitions.model_copy(update={"tools": {**client.definitions.tools, "add": Tool(function="fleet_tools:echo")}})
+    deployed = client.definitions.model_copy(
+        update={"tools": {**client.definitions.tools, "add": Tool(function="fleet_tools:echo")}}
+    )
 
     with Client(client.redis_url, config=deployed) as other:
         changed = other.submit_chain({"nodes": [tool("n", "add", a=1)], "entry_node": "n"}).result(20)

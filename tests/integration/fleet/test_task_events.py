@@ -43,7 +43,9 @@ class Receiver:
     def tasks(self, run_id: str, step_id: str) -> list[Task]:
         """Return the tasks with a step of a run, in the order in which they were received."""
         known = sorted(dict(self._state.tasks).values(), key=lambda task: task.received or task.timestamp)
-        return [task for task in known if (place := task_target(task)) and place.run_id == run_id and step_id in place.steps]
+        return [
+            task for task in known if (place := task_target(task)) and place.run_id == run_id and step_id in place.steps
+        ]
 
     def states(self, run_id: str, step_id: str) -> list[str]:
         """Return the states of those tasks."""
@@ -71,13 +73,17 @@ Ends = Callable[..., tuple[ChainResponse, list[Task]]]
 def ends(client: EmbeddedClient, receiver: Receiver) -> Ends:
     """Run a chain, and return its response with the tasks of the step when they have these states."""
 
-    def ends(states: list[str], step_id: str, *nodes: dict[str, Any], **request: Any) -> tuple[ChainResponse, list[Task]]:
+    def ends(
+        states: list[str], step_id: str, *nodes: dict[str, Any], **request: Any
+    ) -> tuple[ChainResponse, list[Task]]:
         run = client.submit_chain({"nodes": list(nodes), "entry_node": nodes[0]["node_id"], **request})
         response = run.result(40)
         try:
             until(lambda: receiver.states(run.run_id, step_id) == states, f"{states} of the tasks of {step_id}", 10.0)
         except TimeoutError:
-            raise AssertionError([(t.state, t.name, t.args, t.exception, t.uuid) for t in receiver.tasks(run.run_id, step_id)]) from None
+            raise AssertionError(
+                [(t.state, t.name, t.args, t.exception, t.uuid) for t in receiver.tasks(run.run_id, step_id)]
+            ) from None
         return response, receiver.tasks(run.run_id, step_id)
 
     return ends
@@ -95,7 +101,9 @@ def test_a_failed_step_is_a_failed_task_with_its_error_and_its_canvas_goes_on(en
 
 
 def test_an_attempt_that_is_tried_again_is_a_retried_task(ends: Ends, journal: Journal) -> None:
-    response, tasks = ends(["RETRY", "SUCCESS"], "n", tool("n", "fail_until", journal=str(journal.path), times=2, retry=1))
+    response, tasks = ends(
+        ["RETRY", "SUCCESS"], "n", tool("n", "fail_until", journal=str(journal.path), times=2, retry=1)
+    )
 
     assert response.final_output == 2
     assert "call 1 fails" in str(tasks[0].exception)
@@ -118,17 +126,24 @@ def test_a_step_that_was_stopped_at_its_time_out_is_a_failed_task(ends: Ends, jo
 def test_an_agent_is_retried_in_a_pool_of_threads_too(ends: Ends, models: ScriptedModels) -> None:
     models.script([{"status": 500, "reply": "out of luck", "times": 1}, {"reply": "said"}])
 
-    response, tasks = ends(["RETRY", "SUCCESS"], "n", {"node_id": "n", "kind": "agent", "name": "ann", "input": {"text": "x"}})
+    response, tasks = ends(
+        ["RETRY", "SUCCESS"], "n", {"node_id": "n", "kind": "agent", "name": "ann", "input": {"text": "x"}}
+    )
 
     assert response.final_output == "said"
     assert str(tasks[0].exception).startswith("StepError(")
     assert "out of luck" in str(tasks[0].exception)
 
 
-def test_rows_that_meet_are_one_task_each_and_so_is_their_join(ends: Ends, receiver: Receiver, models: ScriptedModels) -> None:
+def test_rows_that_meet_are_one_task_each_and_so_is_their_join(
+    ends: Ends, receiver: Receiver, models: ScriptedModels
+) -> None:
     models.script([{"reply": "said"}])
     agents = {"p": [], "q": [], "p2": ["p"], "q2": ["q"], "join": ["p2", "q2"]}
-    nodes = [{"node_id": name, "kind": "agent", "name": "ann", "input": {"text": "x"}, "deps": deps} for name, deps in agents.items()]
+    nodes = [
+        {"node_id": name, "kind": "agent", "name": "ann", "input": {"text": "x"}, "deps": deps}
+        for name, deps in agents.items()
+    ]
     both = {"node_id": "both", "kind": "branch", "condition": "`true`", "true_node": ["p", "q"]}
 
     response, _ = ends(["SUCCESS"], "join", both, *nodes)

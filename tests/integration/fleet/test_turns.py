@@ -44,12 +44,19 @@ def test_a_pipeline_gives_each_agent_the_answer_before_it(client: EmbeddedClient
 
     result = turn(client, "hello", team="row")
 
-    assert (result.status, result.output, result.agents, result.steps_run) == ("succeeded", "from cleo", ["ann", "bob", "cleo"], 3)
+    assert (result.status, result.output, result.agents, result.steps_run) == (
+        "succeeded",
+        "from cleo",
+        ["ann", "bob", "cleo"],
+        3,
+    )
     assert result.usage.model_calls == 3
     assert result.usage.cost_usd, "gpt-4o-mini has a price"
 
 
-def test_an_agent_with_two_instructions_is_one_step_to_the_team_around_it(client: EmbeddedClient, models: ScriptedModels) -> None:
+def test_an_agent_with_two_instructions_is_one_step_to_the_team_around_it(
+    client: EmbeddedClient, models: ScriptedModels
+) -> None:
     models.script(
         [
             {"match": "^ann <go>$", "reply": "1"},
@@ -62,7 +69,9 @@ def test_an_agent_with_two_instructions_is_one_step_to_the_team_around_it(client
     assert turn(client, "go", team="longer").output == "4"
 
 
-def test_a_pipeline_stops_at_the_first_failure_and_names_the_step(client: EmbeddedClient, models: ScriptedModels, asked: Asked) -> None:
+def test_a_pipeline_stops_at_the_first_failure_and_names_the_step(
+    client: EmbeddedClient, models: ScriptedModels, asked: Asked
+) -> None:
     models.script([{"match": "^bob", "status": 400, "reply": "no"}])
 
     result = turn(client, "hello", team="row")
@@ -85,7 +94,9 @@ def test_a_broadcast_without_synthesizer_is_the_json_of_all_answers_in_declared_
     assert list(json.loads(output).items()) == [("ann", "ann says"), ("bob", "bob says"), ("cleo", "cleo says")]
 
 
-def test_a_failed_agent_of_a_broadcast_is_an_answer_that_says_so(client: EmbeddedClient, models: ScriptedModels) -> None:
+def test_a_failed_agent_of_a_broadcast_is_an_answer_that_says_so(
+    client: EmbeddedClient, models: ScriptedModels
+) -> None:
     models.script([{"match": "^bob", "status": 400}, {"reply": "fine"}])
 
     result = turn(client, "hello", team="all")
@@ -108,12 +119,17 @@ def test_a_broadcast_in_which_all_fail_fails(client: EmbeddedClient, models: Scr
 def test_the_synthesizer_gets_the_answers_and_the_text_and_no_other_brace_is_touched(
     client: EmbeddedClient, models: ScriptedModels, asked: Asked
 ) -> None:
-    models.script([{"match": "^merge", "reply": "merged"}, {"match": "^ann", "reply": "{user_input} {input}"}, {"reply": "plain"}])
+    models.script(
+        [{"match": "^merge", "reply": "merged"}, {"match": "^ann", "reply": "{user_input} {input}"}, {"reply": "plain"}]
+    )
 
     assert turn(client, "what {agent_responses}?", team="merged").output == "merged"
 
     merge = next(prompt for prompt in asked() if prompt.startswith("merge"))
-    assert merge == """merge 'what {agent_responses}?' {not_a_placeholder} of {"ann":"{user_input} {input}","twice":"plain"}"""
+    assert (
+        merge
+        == """merge 'what {agent_responses}?' {not_a_placeholder} of {"ann":"{user_input} {input}","twice":"plain"}"""
+    )
 
 
 def test_a_failed_synthesizer_leaves_the_answers_and_a_warning(client: EmbeddedClient, models: ScriptedModels) -> None:
@@ -135,7 +151,9 @@ def test_min_responses_goes_on_without_the_slowest(client: EmbeddedClient, model
     assert json.loads(str(result.output)) == {"ann": "fast", "bob": "fast", "cleo": "Error: did not answer in time"}
 
 
-def test_deadline_s_goes_on_with_who_has_answered_and_lists_the_late(client: EmbeddedClient, models: ScriptedModels) -> None:
+def test_deadline_s_goes_on_with_who_has_answered_and_lists_the_late(
+    client: EmbeddedClient, models: ScriptedModels
+) -> None:
     models.script([{"match": "^(bob|cleo)", "delay_s": 60}, {"reply": "fast"}])
     since = time.monotonic()
 
@@ -152,7 +170,13 @@ def test_deadline_s_goes_on_with_who_has_answered_and_lists_the_late(client: Emb
 def test_a_passing_failure_is_tried_again_after_a_pause_and_one_that_stays_is_told(
     client: EmbeddedClient, models: ScriptedModels, asked: Asked
 ) -> None:
-    models.script([{"status": 429, "headers": {"Retry-After": "1"}, "times": 1}, {"status": 500, "times": 1}, {"reply": "at last"}])
+    models.script(
+        [
+            {"status": 429, "headers": {"Retry-After": "1"}, "times": 1},
+            {"status": 500, "times": 1},
+            {"reply": "at last"},
+        ]
+    )
 
     run = client.submit_turn("hello", agent="ann")
     skip_pauses(client, run)

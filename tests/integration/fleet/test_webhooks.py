@@ -147,7 +147,9 @@ MANY_WAITS = 30
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow("a stack of its own, whose slots for messages are all occupied")
-def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_tenant(tmp_path: Path, models: ScriptedModels) -> None:
+def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_tenant(
+    tmp_path: Path, models: ScriptedModels
+) -> None:
     names = [f"w{number}" for number in range(MANY_WAITS)]
     waits: list[JsonValue] = [{"node_id": name, "kind": "wait"} for name in names]
     fan: JsonValue = {"node_id": "fan", "kind": "proc", "name": "say", "next_node": [*names]}
@@ -163,8 +165,12 @@ def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_ten
         assert client.submit_turn("warm", agent="ann").result(40).output == "hello"
 
         run = client.submit_chain(many, labels={"tenant": "evil"}, webhooks=[f"wait={each.host}" for each in dead])
-        until(lambda: sum(len(each.messages) for each in dead) >= TENANT_POSTS, "as many wait for hosts that hang as may")
-        until(lambda: len(run.record().webhook_runs) == 100, "the others wait in the queue")  # as many of them are named
+        until(
+            lambda: sum(len(each.messages) for each in dead) >= TENANT_POSTS, "as many wait for hosts that hang as may"
+        )
+        until(
+            lambda: len(run.record().webhook_runs) == 100, "the others wait in the queue"
+        )  # as many of them are named
         turns = [client.submit_turn(f"number {number}", agent="ann", labels=ACME) for number in range(20)]
 
         assert {turn.result(20).output for turn in turns} == {"hello"}

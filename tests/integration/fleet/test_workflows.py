@@ -78,7 +78,8 @@ def agents(*names: str, **keys: str) -> str:
     """Agents that differ in their names."""
     more = "".join(f", {key}: {value}" for key, value in keys.items())
     return "agents:\n" + "".join(
-        f"  - {{id: {name}, agent_type: openai, model: gpt-4o-mini, system_prompt: I am {name}.{more}}}\n" for name in names
+        f"  - {{id: {name}, agent_type: openai, model: gpt-4o-mini, system_prompt: I am {name}.{more}}}\n"
+        for name in names
     )
 
 
@@ -89,7 +90,11 @@ def test_an_agent_with_memory_sees_the_conversation_of_the_session(stage: Stage,
         stage.start(text, "w", said, session=f"memory-{stage.folder.name}").result(PATIENCE_S)
 
     sent: Any = models.requests[-1]["messages"]
-    assert [message["content"] for message in sent if message["role"] != "system"] == ["I am Ada.", "echo: I am Ada.", "Who am I?"]
+    assert [message["content"] for message in sent if message["role"] != "system"] == [
+        "I am Ada.",
+        "echo: I am Ada.",
+        "Who am I?",
+    ]
 
 
 CHAINING = """
@@ -125,11 +130,21 @@ tools:
 
 def test_an_agent_chains_its_tool_calls_within_one_step_until_a_reply_has_none(stage: Stage) -> None:
     call = {"tool": "smart_filesystem", "method": "get_allowed_paths", "params": {}}
-    write = {"tool": "smart_filesystem", "method": "write_file", "params": {"path": "~/workspace/report.json", "content": "..."}}
+    write = {
+        "tool": "smart_filesystem",
+        "method": "write_file",
+        "params": {"path": "~/workspace/report.json", "content": "..."},
+    }
     stage.script(
         {"match": "^Create a report", "reply": {"response": "I'll discover my permissions first", "mcp": call}},
-        {"match": "read_write_paths", "reply": {"response": "Based on my permissions, I'll save to ~/workspace/", "mcp": write}},
-        {"match": "wrote 3 characters", "reply": {"response": "Report created successfully at ~/workspace/report.json!"}},
+        {
+            "match": "read_write_paths",
+            "reply": {"response": "Based on my permissions, I'll save to ~/workspace/", "mcp": write},
+        },
+        {
+            "match": "wrote 3 characters",
+            "reply": {"response": "Report created successfully at ~/workspace/report.json!"},
+        },
     )
 
     result = stage.run(CHAINING, "simple_workflow", "Create a report with my tasks")
@@ -139,7 +154,9 @@ def test_an_agent_chains_its_tool_calls_within_one_step_until_a_reply_has_none(s
     asked = stage.asked()
     assert asked[0] == "Create a report with my tasks"
     assert asked[1].startswith("I'll discover my permissions first\n\nTool result: ")
-    assert json.loads(asked[1].partition("Tool result: ")[2]) == {"local_filesystem": {"read_write_paths": ["~/workspace/"]}}
+    assert json.loads(asked[1].partition("Tool result: ")[2]) == {
+        "local_filesystem": {"read_write_paths": ["~/workspace/"]}
+    }
 
 
 ROUTING = (
@@ -189,7 +206,9 @@ workflows:
     ],
 )
 def test_one_branch_of_a_condition_runs(stage: Stage, scanned: object, last: str) -> None:
-    stage.script({"match": "^look$", "reply": scanned}, {"match": "suspicious|text", "reply": "handled"}, {"reply": "warned"})
+    stage.script(
+        {"match": "^look$", "reply": scanned}, {"match": "suspicious|text", "reply": "handled"}, {"reply": "warned"}
+    )
 
     result = stage.run(ROUTING, "secured", "look")
 
@@ -223,12 +242,19 @@ workflows:
 
 def test_a_model_asks_a_person_and_goes_on_with_the_answer(stage: Stage) -> None:
     text = agents("ann", tools="[clarify]") + "workflows: {w: [{id: ask, agent: ann, output: {to: user}}]}\n"
-    question = {"tool": "clarify", "method": "", "params": {"prompt": "Which file?", "scope": "root_user", "context": "two are there"}}
+    question = {
+        "tool": "clarify",
+        "method": "",
+        "params": {"prompt": "Which file?", "scope": "root_user", "context": "two are there"},
+    }
     stage.script(
-        {"match": "^delete the file$", "reply": {"response": "I must ask.", "mcp": question}}, {"match": "b.txt", "reply": "b.txt is gone"}
+        {"match": "^delete the file$", "reply": {"response": "I must ask.", "mcp": question}},
+        {"match": "b.txt", "reply": "b.txt is gone"},
     )
     run = stage.start(text, "w", "delete the file")
-    step = until(lambda: next((s for s in run.record().steps.values() if s.state == "waiting_signal"), None), "the question")
+    step = until(
+        lambda: next((s for s in run.record().steps.values() if s.state == "waiting_signal"), None), "the question"
+    )
 
     [waiting] = [event for event in run.log(timeout_s=0.1) if isinstance(event, SignalAwaited)]
     assert waiting.asks == {"prompt": "Which file?", "scope": "root_user", "context": "two are there"}
@@ -254,11 +280,16 @@ workflows:
 
 @pytest.mark.parametrize(
     ("signal", "output"),
-    [({"approved": True}, "echo: Publish: echo: Write about tea"), ({"approved": False, "why": "too long"}, ["dropped", "too long"])],
+    [
+        ({"approved": True}, "echo: Publish: echo: Write about tea"),
+        ({"approved": False, "why": "too long"}, ["dropped", "too long"]),
+    ],
 )
 def test_a_workflow_waits_for_an_approval(stage: Stage, signal: Any, output: object) -> None:
     run = stage.start(APPROVAL, "publishing", "tea")
-    waiting = until(lambda: [event for event in run.log(timeout_s=0.1) if isinstance(event, SignalAwaited)], "the pause")[0]
+    waiting = until(
+        lambda: [event for event in run.log(timeout_s=0.1) if isinstance(event, SignalAwaited)], "the pause"
+    )[0]
     assert (waiting.step, waiting.asks) == ("publishing/approve", {"prompt": "May this be published?"})
 
     run.signal("publishing/approve", signal)
@@ -299,22 +330,30 @@ workflows:
         (
             "last",
             "echo: hello",
-            ["'last': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+            [
+                "'last': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"
+            ],
         ),
         (
             "failed",
             "echo: hello",
-            ["'failed': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+            [
+                "'failed': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"
+            ],
         ),
         (
             "dropped",
             "echo: hello",
-            ["'dropped': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+            [
+                "'dropped': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"
+            ],
         ),
         (
             "invoked",
             "echo: hello",
-            ["'invoked': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+            [
+                "'invoked': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"
+            ],
         ),
         ("outer", "echo: inner: ", []),
         ("empty", None, []),
@@ -335,7 +374,9 @@ def test_if_the_steps_of_the_answer_are_skipped_it_is_the_last_output(
         ("back", "tool_error", "workflow_tools:broken raised RuntimeError: out of paper (in the last of 2 rounds)"),
     ],
 )
-def test_a_workflow_without_an_answer_fails_with_the_reason(stage: Stage, workflow: str, code: str, message: str) -> None:
+def test_a_workflow_without_an_answer_fails_with_the_reason(
+    stage: Stage, workflow: str, code: str, message: str
+) -> None:
     result = stage.start(SKIPPING, workflow).result(PATIENCE_S)
 
     assert (result.status, result.output) == ("failed", None)
@@ -350,7 +391,9 @@ def test_a_mistyped_signal_is_refused_with_the_steps_that_wait(stage: Stage, cli
     def cli(*words: str) -> Result:
         return CliRunner().invoke(submit, ["runs", *words], env={"REDIS_URL": client.redis_url})
 
-    with pytest.raises(UnknownRunError, match=r"no step 'aprove' of run .* waiting: 'publishing/approve'; did you mean 'approve'"):
+    with pytest.raises(
+        UnknownRunError, match=r"no step 'aprove' of run .* waiting: 'publishing/approve'; did you mean 'approve'"
+    ):
         run.signal("aprove", {"approved": True})
     refused = cli("signal", run.run_id, "aprove", "true")
     shown = cli("show", run.run_id)
@@ -396,13 +439,18 @@ workflows:
 
 
 def kill_tool(stage: Stage, run: TurnRun, journal: Journal) -> None:
-    started = until(lambda: [line for line in journal.of("start") if "longer" in str(line["name"])], "the second round")[0]
+    started = until(
+        lambda: [line for line in journal.of("start") if "longer" in str(line["name"])], "the second round"
+    )[0]
     os.kill(started["pid"], signal.SIGKILL)
 
 
 def kill_agent(stage: Stage, run: TurnRun, journal: Journal) -> None:
     until(lambda: "review echo: write tea" in stage.asked(), "the request")
-    step = until(lambda: next((s for s in run.record().steps.values() if s.state == "running" and "review" in s.step_id), None), "review")
+    step = until(
+        lambda: next((s for s in run.record().steps.values() if s.state == "running" and "review" in s.step_id), None),
+        "review",
+    )
     os.kill(int(step.worker.rpartition("#")[2]), signal.SIGKILL)
 
 
@@ -430,17 +478,20 @@ def test_a_worker_killed_in_the_middle_delays_a_workflow_and_repeats_nothing_fin
 
 
 @pytest.mark.slow("it waits for real time, which is what it tests")
-def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_it(stage: Stage, client: EmbeddedClient) -> None:
-    text = (
-        "agents: []\nworkflows: {w: [{id: shout, function: up, script: 'def up(text): return text.upper()', args: {text: '${input}'}}]}\n"
-    )
+def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_it(
+    stage: Stage, client: EmbeddedClient
+) -> None:
+    script = "def up(text): return text.upper()"
+    text = f"agents: []\nworkflows: {{w: [{{id: shout, function: up, script: '{script}', args: {{text: '${{input}}'}}}}]}}\n"
     file = stage.folder / "flow.yaml"
     file.write_text(text)
     with Client(client.redis_url, config=file) as own:
         assert own.definitions.tools
         file.write_text(text.replace("upper", "lower"))
         run = own.submit_workflow("w", "Hello")
-        refused = until(lambda: [event for event in run.log(timeout_s=0.5) if isinstance(event, StepRefused)], "a refusal")
+        refused = until(
+            lambda: [event for event in run.log(timeout_s=0.5) if isinstance(event, StepRefused)], "a refusal"
+        )
         shown = CliRunner().invoke(submit, ["runs", "show", run.run_id], env={"REDIS_URL": client.redis_url}).output
         checks = health.evaluate(health.gather(client.redis_url, version="0.1.0")).checks
 

@@ -26,7 +26,9 @@ def slow(journal: str, mark: str, seconds: float = 0.1) -> str:
     """Take some time, and say so before and after."""
     for word in ("start", "finish"):
         with Path(journal).open("ab", buffering=0) as file:
-            file.write((json.dumps({"what": word, "name": mark, "pid": os.getpid(), "at": time.time()}) + "\n").encode())
+            file.write(
+                (json.dumps({"what": word, "name": mark, "pid": os.getpid(), "at": time.time()}) + "\n").encode()
+            )
         if word == "start":
             time.sleep(float(seconds))
     return mark

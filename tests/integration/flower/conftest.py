@@ -46,7 +46,9 @@ class Deployment:
     def chain(self, *nodes: dict[str, Any]) -> ChainRun:
         """Submit a chain of calls, one after the other."""
         following = [node["node_id"] for node in nodes[1:]]
-        linked = [{"kind": "tool", **node, "next_node": after} for node, after in zip(nodes, [*following, None], strict=True)]
+        linked = [
+            {"kind": "tool", **node, "next_node": after} for node, after in zip(nodes, [*following, None], strict=True)
+        ]
         return self.client.submit_chain({"nodes": linked, "entry_node": nodes[0]["node_id"]})
 
     def added(self) -> ChainRun:
@@ -60,7 +62,8 @@ class Deployment:
         """A run that is under way until it is let go, which it is in the end."""
         gate = self.folder / f"gate-{time.monotonic_ns()}"
         run = self.chain(
-            {"node_id": "wait", "name": "hold", "input": {"until": str(gate)}}, {"node_id": "end", "name": "add", "input": {"a": 1, "b": 1}}
+            {"node_id": "wait", "name": "hold", "input": {"until": str(gate)}},
+            {"node_id": "end", "name": "add", "input": {"a": 1, "b": 1}},
         )
         try:
             yield run, gate.touch
@@ -76,7 +79,9 @@ class Deployment:
         own = {**os.environ, "REDIS_URL": self.stack.url, **environment}
         with (
             log.open("w") as errors,
-            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, env=own, cwd=self.folder) as process,
+            subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=errors, text=True, env=own, cwd=self.folder
+            ) as process,
         ):
             assert process.stdout
             line = process.stdout.readline()
@@ -94,12 +99,17 @@ class Deployment:
 @contextmanager
 def opened(folder: Path) -> Iterator[Deployment]:
     """A stack with a coordinator, a worker for tools, and Flower."""
-    definitions = Definitions(folder=str(HERE), tools={name: Tool(function=f"flower_tools:{name}") for name in ("add", "hold")})
+    definitions = Definitions(
+        folder=str(HERE), tools={name: Tool(function=f"flower_tools:{name}") for name in ("add", "hold")}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(stack_plan.DEFAULT_PORTS, "flower", 0)  # any that is free: other tests start stacks too
         for name in [name for name in os.environ if name.startswith("FLOWER_")]:
             patch.delenv(name)
-        with Stack.start(folder / "home", agents=0, tools=2, flower=True) as stack, Client(stack.url, config=definitions) as client:
+        with (
+            Stack.start(folder / "home", agents=0, tools=2, flower=True) as stack,
+            Client(stack.url, config=definitions) as client,
+        ):
             yield Deployment(folder, stack, client)
 
 

@@ -29,9 +29,14 @@ def page(browser: Browser, deployment: Deployment) -> Iterator[Page]:
     expect.set_options(timeout=PATIENCE_S * 1000)
     elsewhere: list[str] = []
     broken: list[str] = []
-    page.on("request", lambda request: None if request.url.startswith((deployment.url, "data:")) else elsewhere.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((deployment.url, "data:")) else elsewhere.append(request.url),
+    )
     page.on("pageerror", lambda error: broken.append(str(error)))
-    page.on("console", lambda message: broken.append(message.text) if "Content Security Policy" in message.text else None)
+    page.on(
+        "console", lambda message: broken.append(message.text) if "Content Security Policy" in message.text else None
+    )
     yield page
     page.close()
     assert (elsewhere, broken) == ([], [])
@@ -57,7 +62,9 @@ def test_a_task_leads_to_its_run_and_that_back_to_its_tasks(page: Page, deployme
     run_id = deployment.added().run_id
     with deployment.http() as http:
         path = f"/runs/api/runs/{run_id}/tasks"
-        found = until(lambda: [task for task in http.get(path).json()["tasks"] if "sum" in task["steps"]], "the task of the step")
+        found = until(
+            lambda: [task for task in http.get(path).json()["tasks"] if "sum" in task["steps"]], "the task of the step"
+        )
 
     page.goto(f"/task/{found[0]['uuid']}")
     page.get_by_role("link", name=run_id).click()

@@ -72,7 +72,9 @@ def test_flowers_own_pages_are_there_with_a_tab_more(http: httpx.Client) -> None
     for path in ("/", "/workers", "/tasks", "/broker"):
         page = http.get(path)
         assert page.status_code == 200
-        assert re.findall(r'<a class="nav-link" href="/runs/">Runs</a>', page.text) == ['<a class="nav-link" href="/runs/">Runs</a>']
+        assert re.findall(r'<a class="nav-link" href="/runs/">Runs</a>', page.text) == [
+            '<a class="nav-link" href="/runs/">Runs</a>'
+        ]
     assert http.get("/healthcheck").text == "OK"
     assert http.get("/api/workers").status_code == 401  # as Flower has it, without passwords
 
@@ -100,15 +102,23 @@ def test_files_are_sent_once(http: httpx.Client) -> None:
 def test_a_run_is_listed_drawn_and_told_step_by_step(deployment: Deployment, http: httpx.Client) -> None:
     run_id = deployment.added().run_id
 
-    assert run_id in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "succeeded", "kind": "chain"}).json()["runs"]]
-    assert run_id not in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "failed"}).json()["runs"]]
+    assert run_id in [
+        run["run_id"]
+        for run in http.get("/runs/api/runs", params={"status": "succeeded", "kind": "chain"}).json()["runs"]
+    ]
+    assert run_id not in [
+        run["run_id"] for run in http.get("/runs/api/runs", params={"status": "failed"}).json()["runs"]
+    ]
     counted = http.get("/runs/api/runs/counts", params={"kind": "chain", "since": int(time.time()) - 3600}).json()
     assert counted["counts"]["succeeded"] >= 1
     assert counted["is_complete"]
     assert http.get("/runs/api/runs", params={"q": run_id, "until": int(time.time()) - 3600}).json()["runs"] == []
     assert len(http.get("/runs/api/costs", params={"days": 3}).json()["costs"]) == 3
     graph = http.get(f"/runs/api/runs/{run_id}/graph").json()
-    assert (graph["run"]["status"], {step["id"]: step["state"] for step in graph["steps"]}["sum"]) == ("succeeded", "done")
+    assert (graph["run"]["status"], {step["id"]: step["state"] for step in graph["steps"]}["sum"]) == (
+        "succeeded",
+        "done",
+    )
     assert http.get(f"/runs/api/runs/{run_id}/steps/sum").json()["output"] == 3
 
 
@@ -160,7 +170,10 @@ def test_what_is_asked_wrongly_is_told(path: str, status: int, http: httpx.Clien
 
 
 def test_events_come_as_they_happen_and_go_on_at_an_offset(deployment: Deployment, http: httpx.Client) -> None:
-    with deployment.blocked_run() as (run, release), http.stream("GET", f"/runs/api/runs/{run.run_id}/events") as stream:
+    with (
+        deployment.blocked_run() as (run, release),
+        http.stream("GET", f"/runs/api/runs/{run.run_id}/events") as stream,
+    ):
         assert stream.headers["content-type"] == "text/event-stream"
         text = ""
         for piece in stream.iter_text():
@@ -208,16 +221,23 @@ def test_a_run_is_cancelled_and_done_anew(deployment: Deployment, http: httpx.Cl
     with deployment.blocked_run() as (run, release):
         assert http.post(f"/runs/api/runs/{run.run_id}/cancel").json() == {"run_id": run.run_id, "status": "cancelled"}
         release()
-    answer = http.post(f"/runs/api/runs/{run.run_id}/retry", headers={"Origin": deployment.url, "Sec-Fetch-Site": "same-origin"})
+    answer = http.post(
+        f"/runs/api/runs/{run.run_id}/retry", headers={"Origin": deployment.url, "Sec-Fetch-Site": "same-origin"}
+    )
 
     assert answer.status_code == 202
     assert deployment.client.run(answer.json()["run_id"]).wait(PATIENCE_S).status == "succeeded"
     assert http.post(f"/runs/api/runs/{answer.json()['run_id']}/retry").status_code == 422  # it succeeded
     retried = answer.json()["run_id"]
     fork = http.post(f"/runs/api/runs/{retried}/fork", json={"from_step": "@start", "changes": {}})
-    assert (fork.status_code, deployment.client.run(fork.json()["run_id"]).wait(PATIENCE_S).status) == (202, "succeeded")
+    assert (fork.status_code, deployment.client.run(fork.json()["run_id"]).wait(PATIENCE_S).status) == (
+        202,
+        "succeeded",
+    )
     assert http.post(f"/runs/api/runs/{retried}/fork", json={"from_step": 1, "changes": {}}).status_code == 422
-    assert http.get(f"/runs/api/runs/{retried}/compare/{fork.json()['run_id']}").json()["steps"][0]["same_output"] is True
+    assert (
+        http.get(f"/runs/api/runs/{retried}/compare/{fork.json()['run_id']}").json()["steps"][0]["same_output"] is True
+    )
 
 
 def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(deployment: Deployment, http: httpx.Client) -> None:
@@ -236,13 +256,18 @@ def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(deployment: De
 
     assert first == again
     assert len({first, other, of_the_api.run_id}) == 3
-    assert {deployment.client.run(run_id).wait(PATIENCE_S).status for run_id in (first, other, of_the_api.run_id)} == {"succeeded"}
+    assert {deployment.client.run(run_id).wait(PATIENCE_S).status for run_id in (first, other, of_the_api.run_id)} == {
+        "succeeded"
+    }
     too_long = http.post(f"/runs/api/runs/{cancelled[0]}/retry", headers={"Idempotency-Key": "k" * 201})
     assert (too_long.status_code, too_long.json()["error"]["code"]) == (422, "bad_request")
 
 
 def test_a_schedule_of_any_tenant_is_shown_paused_and_run_now(deployment: Deployment, http: httpx.Client) -> None:
-    chain = {"nodes": [{"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}], "entry_node": "sum"}
+    chain = {
+        "nodes": [{"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}],
+        "entry_node": "sum",
+    }
     deployment.client.schedules.of("acme").create("hourly", {"every": "1h", "chain": chain})
 
     (listed,) = http.get("/runs/api/schedules").json()["schedules"]
@@ -270,7 +295,11 @@ def test_a_waiting_step_is_given_its_value_once(deployment: Deployment, http: ht
         assert http.post(path, content=no_json).status_code == 400
     for wrong in (b"[]", b'{"value": 1, "more": 2}', b'{"value": NaN}', b'{"value": 1e999}', b'{"value": "\\ud800"}'):
         assert http.post(path, content=wrong).status_code == 422
-    assert http.post(path, json={"value": {"approved": True}}).json() == {"run_id": run.run_id, "step": "ask", "signal": "taken"}
+    assert http.post(path, json={"value": {"approved": True}}).json() == {
+        "run_id": run.run_id,
+        "step": "ask",
+        "signal": "taken",
+    }
     assert run.result(PATIENCE_S).final_output == {"approved": True}
     assert http.post(path, json={"value": 2}).status_code == 409
     assert http.post(path.replace("ask", "other"), json={"value": 2}).status_code in (404, 409)
@@ -280,9 +309,14 @@ def test_a_waiting_step_is_given_its_value_once(deployment: Deployment, http: ht
 
 
 @pytest.mark.parametrize("headers", [ORIGIN, {"Origin": "http://["}, SAME_SITE, {"Host": "rebound.example"}])
-def test_another_page_gets_nothing_and_changes_nothing(headers: dict[str, str], deployment: Deployment, http: httpx.Client) -> None:
+def test_another_page_gets_nothing_and_changes_nothing(
+    headers: dict[str, str], deployment: Deployment, http: httpx.Client
+) -> None:
     with deployment.blocked_run() as (run, _):
-        refused = [http.get("/runs/api/runs", headers=headers), http.post(f"/runs/api/runs/{run.run_id}/cancel", headers=headers)]
+        refused = [
+            http.get("/runs/api/runs", headers=headers),
+            http.post(f"/runs/api/runs/{run.run_id}/cancel", headers=headers),
+        ]
         assert [answer.status_code for answer in refused] == [403, 403]
         assert {answer.json()["error"]["code"] for answer in refused} == {"forbidden"}
         assert run.status() in ("accepted", "running")
@@ -315,7 +349,9 @@ def test_with_passwords_under_a_prefix_and_read_only(deployment: Deployment) -> 
         with deployment.blocked_run() as (run, _):
             refused = http.post(f"/runs/api/runs/{run.run_id}/cancel", **anna)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
-            assert http.post(f"/runs/api/runs/{run.run_id}/cancel", auth=anna["auth"], headers=ORIGIN).status_code == 403
+            assert (
+                http.post(f"/runs/api/runs/{run.run_id}/cancel", auth=anna["auth"], headers=ORIGIN).status_code == 403
+            )
 
 
 def test_with_a_provider_only_who_signed_in_may(deployment: Deployment) -> None:
@@ -350,7 +386,12 @@ def test_who_follows_a_run_is_let_go_of_when_it_ends(deployment: Deployment) -> 
 def test_it_does_not_listen_for_others_without_passwords(deployment: Deployment) -> None:
     command = [sys.executable, "-m", "cantata.surfaces.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "REDIS_URL": deployment.stack.url}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "REDIS_URL": deployment.stack.url},
     )
 
     assert done.returncode == 2
@@ -372,20 +413,28 @@ def test_runs_go_on_without_flower_and_it_shows_them_when_it_is_back(deployment:
         os.kill(before, signal.SIGKILL)
         release()
         assert run.result(PATIENCE_S).success
-        until(lambda: next(each for each in deployment.stack.processes() if each.name == "flower").identity.pid != before, "another Flower")
+        until(
+            lambda: next(each for each in deployment.stack.processes() if each.name == "flower").identity.pid != before,
+            "another Flower",
+        )
     with deployment.http() as http:
         until(lambda: is_up(http), "its pages")
         assert http.get(f"/runs/api/runs/{run.run_id}/graph").json()["run"]["status"] == "succeeded"
 
 
-def test_a_flower_that_is_not_told_of_an_application_says_that_it_shows_none_of_its_workers_tasks(deployment: Deployment) -> None:
+def test_a_flower_that_is_not_told_of_an_application_says_that_it_shows_none_of_its_workers_tasks(
+    deployment: Deployment,
+) -> None:
     redis = deployment.client.engine.ledger.redis
     own = next(each for each in deployment.client.fleet.workers() if each.event_exchange)
     other = own.model_copy(update={"name": "tasks", "app": "shop.celery:app", "event_exchange": "celeryev"})
     registry.announce(redis, other)
     try:
         with deployment.served("flower"):
-            until(lambda: "start Flower with --app shop.celery:app" in (deployment.folder / "flower.log").read_text(), "the warning")
+            until(
+                lambda: "start Flower with --app shop.celery:app" in (deployment.folder / "flower.log").read_text(),
+                "the warning",
+            )
     finally:
         registry.retire(redis, "tasks")
 

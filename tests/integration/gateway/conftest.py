@@ -43,7 +43,9 @@ class Gateway:
     async def chat(self, session: str, token: str | None = None, **more: Any) -> AsyncIterator[Chat]:
         """A client over a WebSocket."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        async with connect(f"{self.url.replace('http', 'ws')}/ws/{session}", additional_headers=headers, **more) as socket:
+        async with connect(
+            f"{self.url.replace('http', 'ws')}/ws/{session}", additional_headers=headers, **more
+        ) as socket:
             yield Chat(socket)
 
     def memory_mb(self) -> float:
@@ -95,7 +97,18 @@ class Deployment:
     @contextmanager
     def gateway(self, *options: str, **environment: str) -> Iterator[Gateway]:
         """A gateway at any free port."""
-        command = [sys.executable, "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--config", str(CONFIG), "--json", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "cantata.surfaces.cli",
+            "gateway",
+            "--port",
+            "0",
+            "--config",
+            str(CONFIG),
+            "--json",
+            *options,
+        ]
         own = {**os.environ, "REDIS_URL": self.stack.url, **environment}
         log = self.folder / "gateway.log"
         with (

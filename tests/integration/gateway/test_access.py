@@ -168,7 +168,9 @@ def test_published_on_loopback_it_listens_everywhere_and_answers_as_on_loopback(
             assert [http.get("/runs", headers=headers).status_code for headers in PAGES] == [403] * len(PAGES)
 
 
-def test_a_taken_port_is_told_in_one_sentence(gateway: Gateway, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_is_told_in_one_sentence(
+    gateway: Gateway, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REDIS_URL", deployment.stack.url)
 
     done = CliRunner().invoke(submit, ["gateway", "--port", gateway.url.rpartition(":")[2]])
@@ -189,7 +191,9 @@ def test_a_body_that_is_too_large_is_refused_however_it_comes(small: Gateway) ->
     body = json.dumps({"text": "x" * 3000}).encode()
     with small.http("token-of-small-0-0123456789") as http:
         told = http.post("/turns", content=body, headers={"Content-Type": "application/json"})
-        streamed = http.post("/turns", content=iter([body[:1500], body[1500:]]), headers={"Content-Type": "application/json"})
+        streamed = http.post(
+            "/turns", content=iter([body[:1500], body[1500:]]), headers={"Content-Type": "application/json"}
+        )
 
     assert [(r.status_code, r.json()["error"]["code"]) for r in (told, streamed)] == [(413, "too_large")] * 2
 

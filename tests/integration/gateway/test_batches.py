@@ -84,7 +84,9 @@ def test_rows_are_submitted_in_pieces_and_results_acknowledged(anna: httpx.Clien
     assert anna.get("/batches/pieces/results").json() == {"rows": [], "next": None}
 
 
-def test_failed_rows_can_be_read_and_downloaded_after_they_were_delivered(anna: httpx.Client, models: ScriptedModels) -> None:
+def test_failed_rows_can_be_read_and_downloaded_after_they_were_delivered(
+    anna: httpx.Client, models: ScriptedModels
+) -> None:
     begin(anna, "sums", chain="adding")
     anna.post("/batches/sums/rows?last=true", content=lines({"a": 1, "b": 2}, {"a": 1}))
     assert [(row["status"], row["output"]) for row in results(anna, "sums", 2)] == [("succeeded", 3), ("failed", None)]
@@ -98,7 +100,13 @@ def test_failed_rows_can_be_read_and_downloaded_after_they_were_delivered(anna: 
 
 
 def test_failed_rows_are_retried_with_the_inputs_that_are_kept(anna: httpx.Client, models: ScriptedModels) -> None:
-    models.script([{"match": "^b$", "times": 1, "status": 400, "reply": "no"}, {"match": "^b$", "reply": "better"}, {"reply": "ok"}])
+    models.script(
+        [
+            {"match": "^b$", "times": 1, "status": 400, "reply": "no"},
+            {"match": "^b$", "reply": "better"},
+            {"reply": "ok"},
+        ]
+    )
     begin(anna, "again")
     anna.post("/batches/again/rows?last=true", content=lines("a", "b"))
     assert anna.post("/batches/again/retry").json()["error"]["code"] == "batch_state", "it is not done"
@@ -131,7 +139,9 @@ def test_a_batch_is_paused_resumed_and_cancelled(anna: httpx.Client, models: Scr
 
 def test_a_batch_takes_no_row_past_its_budget(anna: httpx.Client) -> None:
     begin(anna, "poor", budget_usd=1e-9)
-    assert anna.post("/batches/poor/rows", content=lines(*map(str, range(20)))).json()["accepted"] == 10, "what a row costs is not known"
+    assert anna.post("/batches/poor/rows", content=lines(*map(str, range(20)))).json()["accepted"] == 10, (
+        "what a row costs is not known"
+    )
     results(anna, "poor", 10)
     anna.post("/batches/poor/delivered", json={"rows": [*range(10)]})
 
@@ -143,7 +153,9 @@ def test_a_batch_takes_no_row_past_its_budget(anna: httpx.Client) -> None:
     assert begin(anna, "poor", budget_usd=1.0)["state"] == "running"
 
 
-def test_a_failed_row_tells_no_price_and_a_retry_asks_no_more_rows_than_the_budget_pays(anna: httpx.Client, models: ScriptedModels) -> None:
+def test_a_failed_row_tells_no_price_and_a_retry_asks_no_more_rows_than_the_budget_pays(
+    anna: httpx.Client, models: ScriptedModels
+) -> None:
     models.script([{"status": 400, "reply": "no"}])
     begin(anna, "dear", budget_usd=1e-9, concurrency=100)
     assert anna.post("/batches/dear/rows", content=lines("bad")).json()["accepted"] == 1
@@ -171,7 +183,9 @@ def test_a_failed_row_tells_no_price_and_a_retry_asks_no_more_rows_than_the_budg
     assert anna.post("/batches/dear/delivered", json={"rows": [10, 11, 12]}).json()["state"] == "done"
 
 
-def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_allows(anna: httpx.Client, served: Gateway) -> None:
+def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_allows(
+    anna: httpx.Client, served: Gateway
+) -> None:
     begin(anna, "mine")
 
     with served.http(OTTO) as otto:
@@ -182,8 +196,13 @@ def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_a
             assert otto.post(f"/batches/mine{path}", content="").status_code == 404
         assert otto.post("/batches/mine/delivered", json={"rows": [0]}).status_code == 404
     with served.http(LIMITED) as limited:
-        assert limited.post("/batches", json={"name": "other", "agent": "echo"}).json()["error"]["code"] == "not_granted"
-        assert limited.post("/batches", json={"name": "other", "chain": "adding"}).json()["error"]["code"] == "missing_scope"
+        assert (
+            limited.post("/batches", json={"name": "other", "agent": "echo"}).json()["error"]["code"] == "not_granted"
+        )
+        assert (
+            limited.post("/batches", json={"name": "other", "chain": "adding"}).json()["error"]["code"]
+            == "missing_scope"
+        )
         assert limited.post("/batches/mine/rows", content=lines("a")).json()["error"]["code"] == "not_granted"
         assert limited.post("/batches/mine/cancel").json()["error"]["code"] == "not_granted"
 
@@ -210,10 +229,11 @@ def test_a_faulty_row_refuses_its_piece(anna: httpx.Client, body: str, status: i
 
 def test_a_batch_names_a_known_receiver_and_no_file_of_the_gateway(anna: httpx.Client) -> None:
     for body, message in (
-        ({"agent": "nobody"}, "nobody"), ({}, "exactly one of agent, team, chain and workflow"),
+        ({"agent": "nobody"}, "nobody"),
+        ({}, "exactly one of agent, team, chain and workflow"),
         ({"chain": "/etc/hostname"}, "the configuration has no chain '/etc/hostname'"),
         ({"agent": "echo", "name": "a/b"}, "a batch's name"),
-    ):  # fmt: skip
+    ):
         refused = anna.post("/batches", json={"name": "new", **body})
         assert refused.status_code == 422
         assert message in refused.json()["error"]["message"]
@@ -221,7 +241,7 @@ def test_a_batch_names_a_known_receiver_and_no_file_of_the_gateway(anna: httpx.C
 
 def test_a_batch_of_a_provider_takes_no_rows_here_and_its_run_is_no_turn(
     anna: httpx.Client, served: Gateway, deployment: Deployment, models: ScriptedModels
-) -> None:  # fmt: skip
+) -> None:
     models.script([{"status": 400, "reply": "no"}])
     with Client(deployment.stack.url, config=CONFIG) as client:
         client.batches.of("anna").open("of-a-program", batch_target(agent="echo"), mode="provider")

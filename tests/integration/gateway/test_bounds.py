@@ -9,9 +9,8 @@ import pytest
 from tests.integration.gateway.conftest import ANNA, OTTO, Gateway, Json
 
 TURN = '{"text": "hello", "agent": "echo", %s}'
-CHAIN = (
-    '{"nodes": [{"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "input.a", "b": "input.b"}}], "entry_node": "one", %s}'
-)
+NODE = '{"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "input.a", "b": "input.b"}}'
+CHAIN = f'{{"nodes": [{NODE}], "entry_node": "one", %s}}'
 DAILY = '{"every": "1d", "turn": {"text": "hello", "agent": "echo"}, %s}'
 DEEP = "[" * 65 + "]" * 65
 ENDLESS = "[" * 100_000 + "]" * 100_000
@@ -50,9 +49,16 @@ def run(guarded: Gateway) -> str:
 
 
 @pytest.mark.parametrize(("method", "path", "body", "place"), VALUES)
-def test_a_value_beyond_a_bound_is_refused_by_place(guarded: Gateway, run: str, method: str, path: str, body: str, place: str) -> None:
+def test_a_value_beyond_a_bound_is_refused_by_place(
+    guarded: Gateway, run: str, method: str, path: str, body: str, place: str
+) -> None:
     with guarded.http(ANNA) as http:
-        for text, fault in ((DEEP, "nested deeper than 64 levels"), ("9" * 400, "digits"), (ENDLESS, "nested"), ("1e999", "")):
+        for text, fault in (
+            (DEEP, "nested deeper than 64 levels"),
+            ("9" * 400, "digits"),
+            (ENDLESS, "nested"),
+            ("1e999", ""),
+        ):
             sent = (body % text).replace("{run}", run)
             response = http.request(method, path.replace("{run}", run), content=sent, headers=JSON)
 
@@ -68,7 +74,9 @@ def test_a_value_beyond_a_bound_is_refused_by_place(guarded: Gateway, run: str, 
 
 
 @pytest.mark.parametrize(("method", "path", "body", "times"), TIMES)
-def test_a_time_beyond_a_bound_is_refused(guarded: Gateway, run: str, method: str, path: str, body: str, times: tuple[str, ...]) -> None:
+def test_a_time_beyond_a_bound_is_refused(
+    guarded: Gateway, run: str, method: str, path: str, body: str, times: tuple[str, ...]
+) -> None:
     with guarded.http(ANNA) as http:
         for time in times:
             sent = body % time if "%s" in body else None
@@ -83,7 +91,12 @@ def test_a_chat_refuses_what_is_beyond_a_bound_and_goes_on(guarded: Gateway) -> 
     async def main() -> tuple[list[Json], list[Json]]:
         refused = []
         async with guarded.chat("bounds", ANNA) as chat:
-            for text in ("[" * 100_000, TURN % f'"timeout_s": {"9" * 400}', TURN % '"timeout_s": true', TURN % '"timeout_s": 1e12'):
+            for text in (
+                "[" * 100_000,
+                TURN % f'"timeout_s": {"9" * 400}',
+                TURN % '"timeout_s": true',
+                TURN % '"timeout_s": 1e12',
+            ):
                 await chat.socket.send(text)
                 refused.append(await chat.frame())
             await chat.say("hello", agent="echo")

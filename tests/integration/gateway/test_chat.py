@@ -159,7 +159,9 @@ def test_a_text_that_is_sent_again_with_its_id_is_one_turn(gateway: Gateway, mod
     assert frames[-1]["error"]["code"] == "key_used"
 
 
-def test_a_client_that_vanishes_leaves_the_run_going_and_finds_its_answer(gateway: Gateway, models: ScriptedModels) -> None:
+def test_a_client_that_vanishes_leaves_the_run_going_and_finds_its_answer(
+    gateway: Gateway, models: ScriptedModels
+) -> None:
     models.script([SLOWLY])
     session = name()
 
@@ -176,7 +178,10 @@ def test_a_client_that_vanishes_leaves_the_run_going_and_finds_its_answer(gatewa
 
     with gateway.http() as http:
         assert http.get(f"/runs/{run_id}?wait=30").json()["result"]["output"] == "a b c d e f"
-        assert [entry["content"] for entry in http.get(f"/sessions/{session}").json()["entries"]] == ["hello", "a b c d e f"]
+        assert [entry["content"] for entry in http.get(f"/sessions/{session}").json()["entries"]] == [
+            "hello",
+            "a b c d e f",
+        ]
 
     async def again() -> Json:
         async with gateway.chat(session) as chat:
@@ -287,16 +292,25 @@ def test_a_session_may_have_any_name_that_can_be_printed(gateway: Gateway) -> No
 
 @pytest.mark.thorough("it waits for twenty seconds; that a run goes on without its client is held by the tests above")
 @pytest.mark.slow("it waits for real time, which is what it tests")
-def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(deployment: Deployment, models: ScriptedModels) -> None:
-    models.script([{"match": "much 0", "reply": "x" * 3_000_000, "delay_s": 8.0}, {"reply": "x" * 3_000_000}])  # until all three are seen
-    with deployment.gateway() as gateway, socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw:
+def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(
+    deployment: Deployment, models: ScriptedModels
+) -> None:
+    models.script(
+        [{"match": "much 0", "reply": "x" * 3_000_000, "delay_s": 8.0}, {"reply": "x" * 3_000_000}]
+    )  # until all three are seen
+    with (
+        deployment.gateway() as gateway,
+        socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as raw,
+    ):
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.sendall(HANDSHAKE)
         assert b"101" in raw.recv(200)
         for number in range(3):  # more than the buffers of the system hold
             raw.sendall(masked({"text": f"much {number}"}))
         with gateway.http() as http:
-            runs = until(lambda: len(found := http.get("/sessions/deaf").json().get("waiting", [])) == 3 and found, "the runs")
+            runs = until(
+                lambda: len(found := http.get("/sessions/deaf").json().get("waiting", [])) == 3 and found, "the runs"
+            )
             assert [http.get(f"/runs/{run_id}?wait=40").json()["status"] for run_id in runs] == ["succeeded"] * 3
         until(lambda: not open_sockets(gateway), "the end of the connection")
 
@@ -339,11 +353,15 @@ def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
 
 def kill(deployment: Deployment, process: str) -> None:
     """Kill a process of the stack, which is started again."""
-    os.kill(next(each.pid for each in deployment.stack.processes() if each.name == process and each.alive), signal.SIGKILL)
+    os.kill(
+        next(each.pid for each in deployment.stack.processes() if each.name == process and each.alive), signal.SIGKILL
+    )
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Deployment, models: ScriptedModels) -> None:
+def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(
+    victim: Deployment, models: ScriptedModels
+) -> None:
     models.script([{**SLOWLY, "times": 1, "chunk_delay_s": 1.0}, {"reply": "from another"}])
 
     async def main(gateway: Gateway) -> list[Json]:

@@ -37,7 +37,9 @@ MIN_MS = 5.0  # below it a ratio says nothing
 @pytest.fixture(scope="module")
 def bounded(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway of two tenants, each of which may have so many streams."""
-    with deployment.gateway("--max-open", str(MAX_OPEN), "--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(ALL_TENANTS)) as gateway:
+    with deployment.gateway(
+        "--max-open", str(MAX_OPEN), "--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(ALL_TENANTS)
+    ) as gateway:
         yield gateway
 
 
@@ -82,7 +84,9 @@ def median_ms(http: httpx.Client) -> float:
 
 
 @pytest.mark.slow("hundreds of connections are opened, and calls are measured")
-def test_hundreds_of_idle_readers_of_a_tenant_do_not_slow_the_calls_of_another(bounded: Gateway, models: ScriptedModels) -> None:
+def test_hundreds_of_idle_readers_of_a_tenant_do_not_slow_the_calls_of_another(
+    bounded: Gateway, models: ScriptedModels
+) -> None:
     with bounded.http(ANNA) as anna, bounded.http(OTTO) as otto:
         paths = streams_of(anna, models, "idle")
         median_ms(otto)
@@ -97,15 +101,26 @@ def test_hundreds_of_idle_readers_of_a_tenant_do_not_slow_the_calls_of_another(b
     assert found <= MAX_RATIO
 
 
-def test_a_tenant_with_too_many_streams_is_refused_more_until_some_end_and_others_are_not(bounded: Gateway, models: ScriptedModels) -> None:
+def test_a_tenant_with_too_many_streams_is_refused_more_until_some_end_and_others_are_not(
+    bounded: Gateway, models: ScriptedModels
+) -> None:
     with bounded.http(ANNA) as anna, bounded.http(OTTO) as otto:
         batch, run = streams_of(anna, models, "full")
         other, _ = streams_of(otto, models, "free")
         until(lambda: anna.get(f"{run[:-7]}?wait=0.01").status_code == 200, "the end of the readers before")
         with readers(bounded, batch, run, count=MAX_OPEN) as sockets:
             until(lambda: anna.get(batch).status_code == 429, "the last reader")
-            for refused in (anna.get(batch), anna.get(run), anna.get(f"{run[:-7]}?wait=5"), anna.post("/turns?wait=5", json={"text": "x"})):
-                assert (refused.status_code, refused.json()["error"]["code"], refused.headers["Retry-After"]) == (429, "too_many_open", "6")
+            for refused in (
+                anna.get(batch),
+                anna.get(run),
+                anna.get(f"{run[:-7]}?wait=5"),
+                anna.post("/turns?wait=5", json={"text": "x"}),
+            ):
+                assert (refused.status_code, refused.json()["error"]["code"], refused.headers["Retry-After"]) == (
+                    429,
+                    "too_many_open",
+                    "6",
+                )
             chat = bounded.url.replace("http", "ws") + "/ws/x"
             with pytest.raises(InvalidStatus) as closed, connect(chat, additional_headers=bearer(ANNA)):
                 pass
@@ -214,7 +229,9 @@ def endless() -> FastAPI:
     return app
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x", b"GET /short HTTP/1.1\r\nHost: x\r\n\r\nGET /short"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: x", b"GET /short HTTP/1.1\r\nHost: x\r\n\r\nGET /short"]
+)
 def test_a_client_that_sends_no_whole_request_is_let_go_of(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "REQUEST_S", 0.3)
     with served(endless()) as address, socket.create_connection(address, timeout=40) as silent:

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from cantata.surfaces.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
 from cantata.surfaces.gateway.api.schedules import BACKFILL, SCHEDULE
@@ -41,8 +45,12 @@ ANYTHING = given(
     headers=st.fixed_dictionaries(
         {},
         optional={
-            "Idempotency-Key": st.binary(max_size=30).map(lambda raw: bytes(b for b in raw if b >= 32 and b != 127).strip()),
-            "Content-Type": st.sampled_from(["application/json", "text/plain", "", "application/json; charset=latin-1"]),
+            "Idempotency-Key": st.binary(max_size=30).map(
+                lambda raw: bytes(b for b in raw if b >= 32 and b != 127).strip()
+            ),
+            "Content-Type": st.sampled_from(
+                ["application/json", "text/plain", "", "application/json; charset=latin-1"]
+            ),
             "Last-Event-ID": st.sampled_from(["", "-1", "9" * 30, "²", "x"]).map(lambda text: text.encode()),
         },
     ),

@@ -18,11 +18,16 @@ import pytest
 from tests.integration.gateway.conftest import ANNA, OTTO, TENANTS, Deployment, Gateway, Json
 from tests.waiting import until
 
-MAX_S = 10.0  # of an answer to another tenant on a busy machine, while 40 validations of at most 0.15 s each compete for it
+MAX_S = (
+    10.0  # of an answer to another tenant on a busy machine, while 40 validations of at most 0.15 s each compete for it
+)
 SIGNALS = 40  # more than the gateway has threads
 TRIES = "a" * 5000
 CATASTROPHE = "^(([a-z])+.)+[A-Z]([a-z])+$"
-LEVELS = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"items": {"$ref": "#/$defs/a"}}, {"items": {"$ref": "#/$defs/a"}}]}}}
+LEVELS = {
+    "$ref": "#/$defs/a",
+    "$defs": {"a": {"allOf": [{"items": {"$ref": "#/$defs/a"}}, {"items": {"$ref": "#/$defs/a"}}]}},
+}
 SET = {"node_id": "v", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}
 
 
@@ -88,7 +93,9 @@ def listener() -> Iterator[tuple[str, list[str]]]:
         {"x": {"$ref": "#"}},
     ],
 )
-def test_a_declared_input_that_would_take_for_ever_is_refused_and_the_gateway_goes_on(gateway: Gateway, inputs: Json) -> None:
+def test_a_declared_input_that_would_take_for_ever_is_refused_and_the_gateway_goes_on(
+    gateway: Gateway, inputs: Json
+) -> None:
     body = {"inputs": inputs, "initial_input": {"x": {"k": f"{TRIES}!"}}, "nodes": [SET], "entry_node": "v"}
 
     answer = ask(gateway, OTTO, "POST", "/chains", json=body)
@@ -114,7 +121,9 @@ def test_an_address_in_a_schema_is_refused_and_never_asked(gateway: Gateway, key
         assert asked == []
 
 
-@pytest.mark.parametrize("schema", [doubling(13), {"$ref": "#"}, {"pattern": "((a?){1000}){1000}"}, {"pattern": "("}, {"type": "strin"}])
+@pytest.mark.parametrize(
+    "schema", [doubling(13), {"$ref": "#"}, {"pattern": "((a?){1000}){1000}"}, {"pattern": "("}, {"type": "strin"}]
+)
 def test_an_answer_schema_that_cannot_be_used_is_refused_with_the_request(gateway: Gateway, schema: Json) -> None:
     answer = ask(gateway, OTTO, "POST", "/chains", json=chain(schema))
 
@@ -131,12 +140,17 @@ def test_an_answer_schema_that_cannot_be_used_is_refused_with_the_request(gatewa
     ],
 )
 @pytest.mark.slow("forty signals that each take what one may take")
-def test_answers_that_would_take_for_ever_hold_up_nobody(gateway: Gateway, schema: Json, value: Any, message: str) -> None:
+def test_answers_that_would_take_for_ever_hold_up_nobody(
+    gateway: Gateway, schema: Json, value: Any, message: str
+) -> None:
     run_id = ask(gateway, OTTO, "POST", "/chains", json=chain(schema)).json()["run_id"]
     until(lambda: ask(gateway, OTTO, "GET", f"/runs/{run_id}").json()["status"] == "waiting", "the wait")
 
     with ThreadPoolExecutor(SIGNALS) as pool:
-        sent = [pool.submit(ask, gateway, OTTO, "POST", f"/runs/{run_id}/signals/w", json={"value": value}) for _ in range(SIGNALS)]
+        sent = [
+            pool.submit(ask, gateway, OTTO, "POST", f"/runs/{run_id}/signals/w", json={"value": value})
+            for _ in range(SIGNALS)
+        ]
         begun = time.monotonic()
         others = [ask(gateway, ANNA, "GET", path).status_code for path in ("/health", "/runs?most=1", "/health")]
         taken_s = time.monotonic() - begun

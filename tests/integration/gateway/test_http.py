@@ -96,12 +96,17 @@ def test_a_step_that_waits_is_given_its_value(http: httpx.Client) -> None:
 def test_a_mistyped_signal_is_refused_with_the_steps_that_wait(http: httpx.Client) -> None:
     waiting = {"entry_node": "approval", "nodes": [{"node_id": "approval", "kind": "wait"}]}
     run_id = http.post("/chains", json=waiting).json()["run_id"]
-    until(lambda: http.get(f"/runs/{run_id}/steps/approval").json().get("step", {}).get("state") == "waiting_signal", "the step to wait")
+    until(
+        lambda: http.get(f"/runs/{run_id}/steps/approval").json().get("step", {}).get("state") == "waiting_signal",
+        "the step to wait",
+    )
 
     mistyped = http.post(f"/runs/{run_id}/signals/aproval", json={"value": True})
 
     assert mistyped.status_code == 404
-    assert mistyped.json()["error"]["message"].endswith("waits for a signal; waiting: 'approval'; did you mean 'approval'?")
+    assert mistyped.json()["error"]["message"].endswith(
+        "waits for a signal; waiting: 'approval'; did you mean 'approval'?"
+    )
 
 
 @pytest.mark.parametrize("step", ["ask", "asking/ask", "asking%2Fask"])
@@ -181,7 +186,10 @@ def test_sessions_are_listed_shown_and_cleared(http: httpx.Client) -> None:
 
     assert session in [info["session"] for info in http.get("/sessions").json()["sessions"]]
     shown = http.get(path).json()
-    assert [(entry["role"], entry["content"]) for entry in shown["entries"]] == [("user", "hello"), ("assistant", "echo: hello")]
+    assert [(entry["role"], entry["content"]) for entry in shown["entries"]] == [
+        ("user", "hello"),
+        ("assistant", "echo: hello"),
+    ]
     assert http.delete(path).json() == {"removed": 2}
     assert http.get(path).status_code == 404
 
@@ -231,7 +239,12 @@ WRONG = [
     ("/turns", b"", 400, "JSON object"),
     ("/turns", b'{"a":' * 2000 + b"1" + b"}" * 2000, 422, "deeper than 128 levels"),
     ("/chains", b'{"nodes": [], "entry_node": "x"}', 422, ""),
-    ("/chains", b'{"nodes": [{"node_id": "a", "kind": "tool", "name": "ad"}], "entry_node": "a"}', 422, "did you mean 'add'?"),
+    (
+        "/chains",
+        b'{"nodes": [{"node_id": "a", "kind": "tool", "name": "ad"}], "entry_node": "a"}',
+        422,
+        "did you mean 'add'?",
+    ),
 ]
 
 
@@ -242,11 +255,18 @@ def test_bad_input_is_told_in_one_shape(http: httpx.Client, path: str, body: byt
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert said in error["message"]
-    assert set(error) - {"node_id", "index"} == {"code", "message", "faults"}  # a refused chain is answered as chains are
+    assert set(error) - {"node_id", "index"} == {
+        "code",
+        "message",
+        "faults",
+    }  # a refused chain is answered as chains are
 
 
 def test_every_fault_of_a_chain_is_told(http: httpx.Client) -> None:
-    nodes = [{"node_id": "a", "kind": "tool", "name": "no"}, {"node_id": "b", "kind": "agent", "name": "nobody", "deps": ["c"]}]
+    nodes = [
+        {"node_id": "a", "kind": "tool", "name": "no"},
+        {"node_id": "b", "kind": "agent", "name": "nobody", "deps": ["c"]},
+    ]
 
     faults = http.post("/chains", json={"nodes": nodes, "entry_node": "a"}).json()["error"]["faults"]
 
@@ -293,7 +313,9 @@ def test_a_gateway_is_not_ready_while_no_sweep_is_complete(deployment: Deploymen
         revoked = f"{shard_key(client.redis, 63)}:revoked"
         client.redis.set(revoked, "a text")  # so one list of each sweep cannot be read
         try:
-            refused = until(lambda: (found := http.get("/ready")).status_code == 503 and found, "a gateway that is not ready")
+            refused = until(
+                lambda: (found := http.get("/ready")).status_code == 503 and found, "a gateway that is not ready"
+            )
         finally:
             client.redis.delete(revoked)
 
@@ -303,7 +325,9 @@ def test_a_gateway_is_not_ready_while_no_sweep_is_complete(deployment: Deploymen
     until(lambda: http.get("/ready").status_code == 200, "a gateway that is ready again")
 
 
-def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(deployment: Deployment, models: ScriptedModels) -> None:
+def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(
+    deployment: Deployment, models: ScriptedModels
+) -> None:
     models.script([{"delay_s": 60}])
     with deployment.gateway() as gateway, gateway.http() as http:
         run_id = http.post("/turns", json={"text": "slow"}).json()["run_id"]
@@ -325,10 +349,20 @@ def test_a_schedule_is_created_shown_paused_triggered_and_deleted_by_its_tenant_
     daily = {"cron": "0 7 * * *", "timezone": "Europe/Berlin", "chain": "adding", "input": {"a": 1, "b": 2}}
     with guarded.http(ANNA) as anna, guarded.http(OTTO) as otto:
         created = anna.put("/schedules/daily", json=daily).json()
-        assert (created["state"], created["timing"], len(created["next_at"])) == ("active", "0 7 * * * (Europe/Berlin)", 5)
+        assert (created["state"], created["timing"], len(created["next_at"])) == (
+            "active",
+            "0 7 * * * (Europe/Berlin)",
+            5,
+        )
         assert [each["name"] for each in anna.get("/schedules").json()["schedules"]] == ["daily"]
         assert otto.get("/schedules").json()["schedules"] == []
-        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/trigger")):
+        for method, path in (
+            ("GET", ""),
+            ("DELETE", ""),
+            ("POST", "/pause"),
+            ("POST", "/resume"),
+            ("POST", "/trigger"),
+        ):
             assert otto.request(method, f"/schedules/daily{path}").status_code == 404
 
         assert anna.post("/schedules/daily/pause", params={"note": "holidays"}).json()["pause_note"] == "holidays"
@@ -336,7 +370,9 @@ def test_a_schedule_is_created_shown_paused_triggered_and_deleted_by_its_tenant_
         run = anna.get(f"/runs/{triggered['run_id']}", params={"wait": PATIENCE_S}).json()
         assert (triggered["outcome"], run["result"]["final_output"]) == ("new", 3)
         assert anna.post("/schedules/daily/resume").json()["state"] == "active"
-        assert anna.post("/schedules/daily/backfill", json={"start": "2026-03-28", "end": "2026-03-29T12:00"}).json() == {"times": 2}
+        assert anna.post(
+            "/schedules/daily/backfill", json={"start": "2026-03-28", "end": "2026-03-29T12:00"}
+        ).json() == {"times": 2}
         until(lambda: anna.get("/schedules/daily").json()["fired"] == 3, "the runs of the backfill")
 
         wrong = anna.put("/schedules/daily", json={**daily, "cron": "0 25 * * *"})

@@ -23,7 +23,10 @@ def read(http: httpx.Client, run_id: str, count: int, **query: Any) -> Json:
 
 
 def test_the_lines_of_a_run_are_told_to_its_tenant(deployment: Deployment) -> None:
-    chain = {"nodes": [{"node_id": "x", "kind": "tool", "name": "add", "input": {"a": 1, "b": "no number"}}], "entry_node": "x"}
+    chain = {
+        "nodes": [{"node_id": "x", "kind": "tool", "name": "add", "input": {"a": 1, "b": "no number"}}],
+        "entry_node": "x",
+    }
     with (
         deployment.gateway(CANTATA_GATEWAY_TOKENS=str(TENANTS).replace("'", '"')) as gateway,
         gateway.http(ANNA) as anna,

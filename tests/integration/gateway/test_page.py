@@ -20,7 +20,11 @@ ANSWER = re.compile(r"\s*# → (.*)$")
 
 
 def shells() -> list[Block]:
-    return [block for block in PAGE if block.language == "sh" and not any(line.startswith("submit") for line in lines(block))]
+    return [
+        block
+        for block in PAGE
+        if block.language == "sh" and not any(line.startswith("submit") for line in lines(block))
+    ]
 
 
 @pytest.mark.parametrize("block", shells(), ids=str)
@@ -32,7 +36,9 @@ def test_command_lines_do_what_they_say(block: Block, gateway: Gateway, tmp_path
     commands = [line for line in lines(block) if not line.startswith("export ")]
     script = "\n".join(["set -e", *(f"{ANSWER.sub('', line)}; echo; echo ---" for line in commands)])
 
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     answers = done.stdout.split("---\n")[:-1]

@@ -22,10 +22,21 @@ STORY = {
     "nodes": [
         {"node_id": "each", "kind": "map", "items_path": "input.numbers", "map_node": "double", "next_node": "many"},
         {"node_id": "double", "kind": "tool", "name": "add", "input_map": {"a": "item", "b": "item"}},
-        {"node_id": "many", "kind": "branch", "condition": "length(each) > `2`", "true_node": ["shaky", "sum"], "false_node": "few"},
+        {
+            "node_id": "many",
+            "kind": "branch",
+            "condition": "length(each) > `2`",
+            "true_node": ["shaky", "sum"],
+            "false_node": "few",
+        },
         {"node_id": "few", "kind": "tool", "name": "add", "input": {"a": 0, "b": 0}},
         {"node_id": "shaky", "kind": "tool", "name": "flaky", "retry": 1},
-        {"node_id": "sum", "kind": "agent", "name": "clerk", "input_map": {"text": "join(' ', ['sum', to_string(each)])"}},
+        {
+            "node_id": "sum",
+            "kind": "agent",
+            "name": "clerk",
+            "input_map": {"text": "join(' ', ['sum', to_string(each)])"},
+        },
         {"node_id": "end", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}, "deps": ["shaky", "sum"]},
     ],
 }
@@ -33,13 +44,23 @@ BROKEN = {
     "entry_node": "good",
     "initial_input": {"a": 1},
     "nodes": [
-        {"node_id": "good", "kind": "tool", "name": "add", "input_map": {"a": "input.a"}, "input": {"b": 1}, "next_node": "bad"},
+        {
+            "node_id": "good",
+            "kind": "tool",
+            "name": "add",
+            "input_map": {"a": "input.a"},
+            "input": {"b": 1},
+            "next_node": "bad",
+        },
         {"node_id": "bad", "kind": "tool", "name": "broken"},
     ],
 }
 WAITING = {
     "entry_node": "ok",
-    "nodes": [{"node_id": "ok", "kind": "wait", "next_node": "after"}, {"node_id": "after", "kind": "tool", "name": "broken"}],
+    "nodes": [
+        {"node_id": "ok", "kind": "wait", "next_node": "after"},
+        {"node_id": "after", "kind": "tool", "name": "broken"},
+    ],
 }
 
 
@@ -74,7 +95,14 @@ def client(gateway: Gateway) -> Iterator[httpx.Client]:
 def story(client: httpx.Client, models: ScriptedModels) -> str:
     """A run with a map, a branch, a join, a step that fails at first, and an agent that calls a tool."""
     models.script(
-        [{"match": "^sum", "after_tools": 0, "reply": "let me see", "tool_calls": [{"name": "add", "arguments": {"a": 4, "b": 5}}]}]
+        [
+            {
+                "match": "^sum",
+                "after_tools": 0,
+                "reply": "let me see",
+                "tool_calls": [{"name": "add", "arguments": {"a": 4, "b": 5}}],
+            }
+        ]
     )
     return ended(client, "/chains", STORY)
 
@@ -150,9 +178,22 @@ def test_a_graph_shows_edges_taken_and_not_joins_and_folded_maps(client: httpx.C
     assert edges["sum/r1", "end"] == edges["shaky", "end"] == ("done", True)
     (folded,) = found["maps"]
     assert folded == {
-        "id": "each", "name": "each", "prefix": "each", "count": 3, "waiting": 0, "running": 0, "done": 3, "failed": 0, "skipped": 0,
-    }  # fmt: skip
-    assert (found["run"]["status"], found["run"]["title"][:6], found["run"]["answer"], found["more"]) == ("succeeded", "story", 3, False)
+        "id": "each",
+        "name": "each",
+        "prefix": "each",
+        "count": 3,
+        "waiting": 0,
+        "running": 0,
+        "done": 3,
+        "failed": 0,
+        "skipped": 0,
+    }
+    assert (found["run"]["status"], found["run"]["title"][:6], found["run"]["answer"], found["more"]) == (
+        "succeeded",
+        "story",
+        3,
+        False,
+    )
     assert found["run"]["request"]["initial_input"] == {"numbers": [1, 2, 3]}
 
 
@@ -162,7 +203,9 @@ def test_times_rise_from_ready_to_ended(client: httpx.Client, story: str) -> Non
     run = found["run"]
     for each in found["steps"]:
         if each["state"] == "done":
-            assert run["created_at"] <= each["ready_at"] <= each["started_at"] <= each["ended_at"] <= run["closed_at"], each
+            assert (
+                run["created_at"] <= each["ready_at"] <= each["started_at"] <= each["ended_at"] <= run["closed_at"]
+            ), each
             assert each["worker"]
     by_id = {each["id"]: each for each in found["steps"]}
     assert by_id["end"]["ready_at"] == max(by_id["shaky"]["ended_at"], by_id["sum/r1"]["ended_at"])
@@ -171,7 +214,9 @@ def test_times_rise_from_ready_to_ended(client: httpx.Client, story: str) -> Non
 def test_a_map_that_is_opened_shows_its_items(client: httpx.Client, story: str) -> None:
     found = graph(client, story, open=["each", "nothing"])
 
-    assert {each["id"]: each["map"] for each in found["steps"] if each["map"]} == dict.fromkeys(("each/0", "each/1", "each/2"), "each")
+    assert {each["id"]: each["map"] for each in found["steps"] if each["map"]} == dict.fromkeys(
+        ("each/0", "each/1", "each/2"), "each"
+    )
     assert ("each", "each/0") in {(each["source"], each["target"]) for each in found["edges"]}
 
 
@@ -219,7 +264,12 @@ def test_an_agents_transcript_has_prompt_calls_results_and_answer(client: httpx.
     whole, last = step(client, story, "sum"), step(client, story, "sum/r1")
 
     said = [(each["role"], each["text"]) for each in whole["transcript"]]
-    assert said == [("user", "sum [2,4,6]"), ("assistant", "let me see"), ("tool", "9"), ("assistant", "echo: sum [2,4,6]")]
+    assert said == [
+        ("user", "sum [2,4,6]"),
+        ("assistant", "let me see"),
+        ("tool", "9"),
+        ("assistant", "echo: sum [2,4,6]"),
+    ]
     (call,) = whole["transcript"][1]["calls"]
     assert (call["name"], call["arguments"]) == ("add", '{"a": 4, "b": 5}')
     assert whole["transcript"][2]["call_id"] == call["id"]
@@ -271,7 +321,11 @@ def test_a_failed_run_is_done_anew_once_for_a_key(client: httpx.Client, broken: 
     again = client.post(f"/runs/{broken}/retry", headers=key)
     other = client.post(f"/runs/{broken}/retry")
 
-    assert (first.status_code, first.json()["kind"], first.headers["location"]) == (202, "chain", first.json()["links"]["self"])
+    assert (first.status_code, first.json()["kind"], first.headers["location"]) == (
+        202,
+        "chain",
+        first.json()["links"]["self"],
+    )
     assert again.json()["run_id"] == first.json()["run_id"] != other.json()["run_id"]
     client.get(first.headers["location"], params={"wait": 40})
     client.get(other.headers["location"], params={"wait": 40})
@@ -279,7 +333,9 @@ def test_a_failed_run_is_done_anew_once_for_a_key(client: httpx.Client, broken: 
     steps = {each["id"]: each for each in made["steps"]}
     assert (made["run"]["forked_from"], made["run"]["status"]) == (broken, "failed")
     assert graph(client, broken)["run"]["retried_as"] == other.json()["run_id"]
-    assert (steps["good"]["attempt"], steps["good"]["state"], steps["bad"]["attempt"]) == (0, "done", 1), "what was done is taken over"
+    assert (steps["good"]["attempt"], steps["good"]["state"], steps["bad"]["attempt"]) == (0, "done", 1), (
+        "what was done is taken over"
+    )
 
 
 def test_a_run_is_done_anew_from_a_step_with_another_input(client: httpx.Client, broken: str) -> None:
@@ -305,7 +361,11 @@ def test_two_runs_are_compared_step_by_step(client: httpx.Client, story: str, br
     assert (found["left"]["run_id"], found["right"]["run_id"], found["right"]["forked_from"]) == (broken, made, broken)
     steps = {each["id"]: each for each in found["steps"]}
     assert set(steps) == {"good", "bad"}, "internal steps are left out"
-    assert (steps["good"]["same_output"], steps["bad"]["same_output"], steps["bad"]["right"]["state"]) == (False, None, "failed")
+    assert (steps["good"]["same_output"], steps["bad"]["same_output"], steps["bad"]["right"]["state"]) == (
+        False,
+        None,
+        "failed",
+    )
     same = client.get(f"/runs/{broken}/compare/{broken}").json()["steps"]
     assert [each["same_output"] for each in same] == [True, None]
     other = {each["id"]: each for each in client.get(f"/runs/{broken}/compare/{story}").json()["steps"]}
@@ -319,7 +379,11 @@ def test_a_fork_that_does_not_fit_is_refused(client: httpx.Client, story: str, b
     assert "wait until it is over" in client.post(f"/runs/{running}/retry").json()["error"]["message"]
     assert client.post(f"/runs/{broken}/fork", json={"from_step": "nope"}).status_code == 422
     assert client.post(f"/runs/{broken}/fork", json={}).status_code == 422
-    assert client.post("/runs/nope/retry").status_code == client.post("/runs/nope/fork", json={"from_step": "a"}).status_code == 404
+    assert (
+        client.post("/runs/nope/retry").status_code
+        == client.post("/runs/nope/fork", json={"from_step": "a"}).status_code
+        == 404
+    )
     cancelled = client.post(f"/runs/{running}/cancel").json()
     assert cancelled["status"] == "cancelled"
     assert {each["state"] for each in graph(client, running)["steps"]} <= {"done", "skipped"}
@@ -385,7 +449,9 @@ def test_a_file_is_sent_once_and_nothing_else_is_allowed_to_load(client: httpx.C
             assert "default-src 'self'" in response.headers["content-security-policy"]
 
 
-def test_our_own_page_may_ask_and_another_may_only_lead_here(client: httpx.Client, gateway: Gateway, broken: str) -> None:
+def test_our_own_page_may_ask_and_another_may_only_lead_here(
+    client: httpx.Client, gateway: Gateway, broken: str
+) -> None:
     own = {"Origin": gateway.url, "Sec-Fetch-Site": "same-origin"}
     other = {"Origin": "http://localhost:5555", "Sec-Fetch-Site": "same-site"}
 
@@ -410,7 +476,11 @@ def test_addresses_have_what_a_proxy_puts_before_them(deployment: Deployment) ->
         asked = http.post("/cantata/chains?wait=40", json=chain)
         links = asked.json()["links"]
         assert asked.headers["location"] == links["self"] == f"/cantata/runs/{asked.json()['run_id']}"
-        assert http.get(links["self"]).json()["status"] == http.get(links["self"].removeprefix("/cantata")).json()["status"] == "succeeded"
+        assert (
+            http.get(links["self"]).json()["status"]
+            == http.get(links["self"].removeprefix("/cantata")).json()["status"]
+            == "succeeded"
+        )
         assert http.get("/").headers["location"] == http.get("/cantata").headers["location"] == "/cantata/pages/home"
         assert http.get("/pages/").text == http.get("/cantata/pages/").text
         assert http.get("/cantata/openapi.json").json()["servers"] == [{"url": "/cantata"}]
@@ -420,9 +490,18 @@ def test_addresses_have_what_a_proxy_puts_before_them(deployment: Deployment) ->
 def test_below_a_prefix_the_same_paths_need_a_token(deployment: Deployment, tmp_path: Path) -> None:
     (tmp_path / "tokens.yaml").write_text(f"{ANNA}: anna\n")
 
-    with deployment.gateway("--url-prefix", "cantata", "--tokens-file", str(tmp_path / "tokens.yaml")) as gateway, gateway.http() as http:
+    with (
+        deployment.gateway("--url-prefix", "cantata", "--tokens-file", str(tmp_path / "tokens.yaml")) as gateway,
+        gateway.http() as http,
+    ):
         opened = {
-            path: http.get(path).status_code for path in ("/cantata/ready", "/cantata/pages/", "/cantata/runs", "/cantata/pages/../runs")
+            path: http.get(path).status_code
+            for path in ("/cantata/ready", "/cantata/pages/", "/cantata/runs", "/cantata/pages/../runs")
         }
 
-    assert opened == {"/cantata/ready": 200, "/cantata/pages/": 200, "/cantata/runs": 401, "/cantata/pages/../runs": 401}
+    assert opened == {
+        "/cantata/ready": 200,
+        "/cantata/pages/": 200,
+        "/cantata/runs": 401,
+        "/cantata/pages/../runs": 401,
+    }

@@ -27,7 +27,11 @@ RIGHTS: dict[str, Json] = {
     "limited": {"scopes": ["chat", "submit", "read"], "agents": ["echo"], "chains": ["adding"]},
 }
 SUM = {"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}}
-WAITING = {"entry_node": "ok", "nodes": [{"node_id": "ok", "kind": "wait", "next_node": "sum"}, SUM], "initial_input": {"b": 2}}
+WAITING = {
+    "entry_node": "ok",
+    "nodes": [{"node_id": "ok", "kind": "wait", "next_node": "sum"}, SUM],
+    "initial_input": {"b": 2},
+}
 ADDING = {"entry_node": "s", "nodes": [{"node_id": "s", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}]}
 HOURLY = {"every": "1h", "chain": ADDING}
 
@@ -96,11 +100,20 @@ def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chai
     assert operations == NEEDED.keys() | OPEN
     batch = {"name": "scoped", "chain": "adding"}
     assert ask(scoped, "submit", "POST", "/batches", json=batch).status_code == 201
-    assert ask(scoped, "submit", "POST", "/batches/scoped/rows?last=true").json()["batch"]["state"] == "done", "so nothing is followed"
+    assert ask(scoped, "submit", "POST", "/batches/scoped/rows?last=true").json()["batch"]["state"] == "done", (
+        "so nothing is followed"
+    )
     for operation, needed in NEEDED.items():
         method, path = operation.split(" ")
         address = path.format(
-            run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none", name="scoped", other=chain
+            run_id=chain,
+            step="none",
+            step_id="s",
+            session="none",
+            namespace="none",
+            key="none",
+            name="scoped",
+            other=chain,
         )
         for scope in (*SCOPES, "nothing"):
             bodies = {
@@ -140,7 +153,10 @@ def test_a_chat_needs_its_scope_and_obeys_the_token_s_limits(scoped: Gateway) ->
 
 
 def test_a_limited_token_names_what_it_may_and_runs_nothing_else(scoped: Gateway) -> None:
-    naming = {"entry_node": "n", "nodes": [{"node_id": "n", "kind": "chain", "name": "adding", "input": {"a": 1, "b": 2}}]}
+    naming = {
+        "entry_node": "n",
+        "nodes": [{"node_id": "n", "kind": "chain", "name": "adding", "input": {"a": 1, "b": 2}}],
+    }
     allowed = [("/turns", {"text": "hello", "agent": "echo"}), ("/turns", {"text": "hello"}), ("/chains", naming)]
     refused = [
         ("/turns", {"text": "hello", "team": "deployment"}),
@@ -162,7 +178,10 @@ def test_a_limited_token_does_no_run_anew_that_it_could_not_ask_for(scoped: Gate
 def waiting_run(gateway: Gateway, name: str) -> str:
     run_id: str = ask(gateway, name, "POST", "/chains", json=WAITING).json()["run_id"]
     path = f"/runs/{run_id}/steps/ok"
-    until(lambda: ask(gateway, name, "GET", path).json().get("step", {}).get("state") == "waiting_signal", "the step to wait")
+    until(
+        lambda: ask(gateway, name, "GET", path).json().get("step", {}).get("state") == "waiting_signal",
+        "the step to wait",
+    )
     return run_id
 
 
@@ -191,11 +210,17 @@ def test_an_inbox_has_the_tenant_s_own_and_each_answer_its_own_outcome(scoped: G
         *({"node_id": name, **asked} for name in ("sign", "seal")),
     ]
     run_id = ask(scoped, "submit", "POST", "/chains", json={"entry_node": "start", "nodes": nodes}).json()["run_id"]
-    until(lambda: ask(scoped, "signal", "POST", f"/runs/{run_id}/signals/start", json={"value": 1}).status_code == 200, "the start")
+    until(
+        lambda: ask(scoped, "signal", "POST", f"/runs/{run_id}/signals/start", json={"value": 1}).status_code == 200,
+        "the start",
+    )
 
     def inbox(name: str) -> list[Json]:
         found = ask(scoped, name, "GET", "/inbox").json()["items"]
-        return sorted((item for item in found if item["run_id"] == run_id and item["step"] != "start"), key=lambda item: item["step"])
+        return sorted(
+            (item for item in found if item["run_id"] == run_id and item["step"] != "start"),
+            key=lambda item: item["step"],
+        )
 
     until(lambda: len(inbox("read")) == 2, "both questions")
     assert ask(scoped, "read", "GET", f"/runs/{run_id}").json()["status"] == "waiting"
@@ -210,11 +235,15 @@ def test_an_inbox_has_the_tenant_s_own_and_each_answer_its_own_outcome(scoped: G
 
     assert inbox("thrifty") == [], "of another tenant"
     assert ask(scoped, "thrifty", "GET", f"/inbox/{run_id}/sign").status_code == 404
-    foreign = ask(scoped, "thrifty", "POST", "/inbox/answers", json={"answers": [{"id": f"{run_id}/sign", "value": True}]})
+    foreign = ask(
+        scoped, "thrifty", "POST", "/inbox/answers", json={"answers": [{"id": f"{run_id}/sign", "value": True}]}
+    )
     assert foreign.json()["answers"][0]["outcome"] == "unknown_run"
 
     answers = [("sign", "yes"), ("sign", True), ("sign", False), ("seal", True), ("none", True)]
-    body = {"answers": [*({"id": f"{run_id}/{step}", "value": value} for step, value in answers), {"id": "odd", "value": 1}]}
+    body = {
+        "answers": [*({"id": f"{run_id}/{step}", "value": value} for step, value in answers), {"id": "odd", "value": 1}]
+    }
     outcomes = ask(scoped, "lawyer", "POST", "/inbox/answers", json=body).json()["answers"]
     assert [each["outcome"] for each in outcomes] == ["bad_answer", "taken", "over", "taken", "closed", "bad_request"]
     assert outcomes[0]["faults"] == [{"message": "'yes' is not of type 'boolean'", "where": "value", "line": None}]
@@ -242,10 +271,14 @@ def test_an_approval_is_not_carried_over_to_another_input_by_its_requester(scope
 def test_a_token_that_may_approve_its_own_runs_does(scoped: Gateway) -> None:
     run_id = waiting_run(scoped, "trusted")
 
-    assert ask(scoped, "trusted", "POST", f"/runs/{run_id}/signals/ok", json={"value": True}).json()["signal"] == "taken"
+    assert (
+        ask(scoped, "trusted", "POST", f"/runs/{run_id}/signals/ok", json={"value": True}).json()["signal"] == "taken"
+    )
 
 
-def test_a_signal_that_comes_early_is_refused_past_the_tenant_s_quota_and_one_that_is_waited_for_is_not(scoped: Gateway) -> None:
+def test_a_signal_that_comes_early_is_refused_past_the_tenant_s_quota_and_one_that_is_waited_for_is_not(
+    scoped: Gateway,
+) -> None:
     waits = [{"node_id": "ok", "kind": "wait", "next_node": "later"}, {"node_id": "later", "kind": "wait"}]
     run_id = ask(scoped, "thrifty", "POST", "/chains", json={"entry_node": "ok", "nodes": waits}).json()["run_id"]
 
@@ -254,14 +287,21 @@ def test_a_signal_that_comes_early_is_refused_past_the_tenant_s_quota_and_one_th
 
     def until_it_waits(step: str) -> None:
         path = f"/runs/{run_id}/steps/{step}"
-        until(lambda: ask(scoped, "thrifty", "GET", path).json().get("step", {}).get("state") == "waiting_signal", f"{step} to wait")
+        until(
+            lambda: ask(scoped, "thrifty", "GET", path).json().get("step", {}).get("state") == "waiting_signal",
+            f"{step} to wait",
+        )
 
     until_it_waits("ok")
     early = signal("later")
     assert signal("ok").json()["signal"] == "taken"
     until_it_waits("later")
 
-    assert (early.status_code, early.json()["error"]["code"], early.headers["Retry-After"]) == (429, "quota_exceeded", "6")
+    assert (early.status_code, early.json()["error"]["code"], early.headers["Retry-After"]) == (
+        429,
+        "quota_exceeded",
+        "6",
+    )
     assert "limits.quotas early_signals: its open runs keep 0 of 0 signals" in early.json()["error"]["message"]
     assert signal("later").json()["signal"] == "taken"
 
@@ -281,10 +321,17 @@ def test_a_schedule_is_changed_by_who_could_start_its_runs_and_runs_as_who_asked
     of_team = {"every": "1h", "turn": {"text": "a", "team": "deployment"}}
     for name, schedule, body in (("admin", "turn", turn), ("limited", "named", named), ("submit", "inline", HOURLY)):
         assert ask(scoped, name, "PUT", f"/schedules/{schedule}", json=body).status_code == 200
-    for name, body, code in (("submit", turn, "missing_scope"), ("limited", HOURLY, "not_granted"), ("limited", of_team, "not_granted")):
+    for name, body, code in (
+        ("submit", turn, "missing_scope"),
+        ("limited", HOURLY, "not_granted"),
+        ("limited", of_team, "not_granted"),
+    ):
         assert ask(scoped, name, "PUT", "/schedules/other", json=body).json()["error"]["code"] == code
 
-    assert ask(scoped, "read", "GET", "/schedules/turn").json()["target"] == "turn for agent echo in session greetings: hello"
+    assert (
+        ask(scoped, "read", "GET", "/schedules/turn").json()["target"]
+        == "turn for agent echo in session greetings: hello"
+    )
     refused = [ask(scoped, "limited", "POST", f"/schedules/inline/{act}") for act in ("pause", "trigger")]
     assert [answer.json()["error"]["code"] for answer in refused] == ["not_granted"] * 2
     assert ask(scoped, "limited", "PUT", "/schedules/inline", json=named).status_code == 403, "nor does it replace it"

@@ -21,7 +21,9 @@ from tests.integration.golden.recorder import TOKEN, Recorder
 HERE = Path(__file__).parent
 KINDS = ("commands", "routes")
 RULES = [
-    Rule.model_validate({"match": "^double", "after_tools": 0, "tool_calls": [{"name": "double", "arguments": {"n": 4}}]}),
+    Rule.model_validate(
+        {"match": "^double", "after_tools": 0, "tool_calls": [{"name": "double", "arguments": {"n": 4}}]}
+    ),
     Rule(match="^double", reply="It is 8."),
     Rule(match="^hello", reply="Good morning."),
     Rule(match="poem", reply="Roses are red."),
@@ -143,7 +145,14 @@ memory clear
 models resume nothing
 """
 READ_OF_RUNS = ("runs show {}", "runs show {} --json", "runs follow {}")
-READ_OF_SOME = ("runs result {}", "runs result {} --json", "logs {}", "logs {} --json", "runs follow {} --json", "runs export {}")
+READ_OF_SOME = (
+    "runs result {}",
+    "runs result {} --json",
+    "logs {}",
+    "logs {} --json",
+    "runs follow {} --json",
+    "runs export {}",
+)
 SOME = ("failed", "agent", "workflow")
 READ = """\
 runs result <timed_out>
@@ -281,11 +290,20 @@ BODIES: tuple[tuple[str, Any], ...] = (
     ("POST /turns?wait=40", {"text": "a poem", "agent": "poet"}),
     ("POST /turns", {"text": "a poem", "agent": "nobody"}),
     ("POST /turns", {"txt": "a poem"}),
-    ("POST /chains?wait=40", {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "double", "input": {"n": 2}}]}),
-    ("POST /chains?wait=40", {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "odd", "input": {"n": 2}}]}),
+    (
+        "POST /chains?wait=40",
+        {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "double", "input": {"n": 2}}]},
+    ),
+    (
+        "POST /chains?wait=40",
+        {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "odd", "input": {"n": 2}}]},
+    ),
     ("POST /chains", {"entry_node": "b", "nodes": [{"node_id": "a", "kind": "tool", "name": "duble"}]}),
     ("POST /chains", {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "chain", "name": "nothing"}]}),
-    ("POST /chains", {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "chain", "name": "row", "input": {"m": 1}}]}),
+    (
+        "POST /chains",
+        {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "chain", "name": "row", "input": {"m": 1}}]},
+    ),
     ("POST /runs/<open>/signals/ask", {"value": "maybe"}),
     ("POST /runs/<answered>/signals/ask", {"value": True}),
     ("POST /inbox/answers", {"answers": [{"id": "<open>/ask", "value": 3}, {"id": "nothing", "value": 3}]}),
@@ -405,11 +423,15 @@ def record() -> Recorder:
             patch.delenv(variable)
         for variable, value in ENVIRONMENT.items():
             patch.setenv(variable, value)
-        patch.setenv("CANTATA_GATEWAY_TOKENS", json.dumps({TOKEN: {"tenant": "", "name": "golden", "scopes": ["admin"]}}))
+        patch.setenv(
+            "CANTATA_GATEWAY_TOKENS", json.dumps({TOKEN: {"tenant": "", "name": "golden", "scopes": ["admin"]}})
+        )
         patch.syspath_prepend(str(folder))
         with start(Path(place, "stack"), models, agents=1, config=folder / "golden.yaml") as stack:
             patch.setenv("REDIS_URL", stack.url)
-            served = Deployment(folder.parent, stack, models).gateway("--rate", "10000", "--config", str(folder / "golden.yaml"))
+            served = Deployment(folder.parent, stack, models).gateway(
+                "--rate", "10000", "--config", str(folder / "golden.yaml")
+            )
             with served as gateway, gateway.http(TOKEN) as http, gateway.http() as stranger:
                 recorder = Recorder(folder, http, stranger)
                 play(recorder)

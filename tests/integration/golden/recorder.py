@@ -42,8 +42,15 @@ class Recorder:
             done = CliRunner().invoke(submit, words, input=given, prog_name="submit")
         if name:
             self.ids[name] = self.http.get("/runs?most=1").json()["runs"][0]["run_id"]
-        lines = [f"$ {command}", *([] if given is None else [f"stdin: {given!r}"]), f"exit {done.exit_code}", self._shown(done.stdout)]
-        self.answers["commands"].append("\n".join([*filter(None, lines), *(["stderr:", self._shown(done.stderr)] if done.stderr else [])]))
+        lines = [
+            f"$ {command}",
+            *([] if given is None else [f"stdin: {given!r}"]),
+            f"exit {done.exit_code}",
+            self._shown(done.stdout),
+        ]
+        self.answers["commands"].append(
+            "\n".join([*filter(None, lines), *(["stderr:", self._shown(done.stderr)] if done.stderr else [])])
+        )
 
     def ask(self, line: str, body: Any = None, *, http: httpx.Client | None = None) -> None:
         """Record what a route answers. The line is a method and a path; a body is JSON, or text that is sent as it is."""
@@ -97,14 +104,20 @@ CHANCE: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\b(?:coordinator|agents|tools)@[\w.-]+(?:#\d+)?", "<worker>"),
     (r"^( +)Traceback \(most recent call last\):\n(?:\1 +.*\n)*", r"\1<traceback>\n"),
     (r"Traceback \(most recent (?:[^\"\\\n]|\\.)*", "<traceback>"),
-    (r'("(?:at|by|ms|ts|now|since|until|pid|received|runtime|\w+_at|\w+_ms|\w+_off_s|\w*age_s)": ?)-?\d[\d.e+-]*', r'\1"<number>"'),
+    (
+        r'("(?:at|by|ms|ts|now|since|until|pid|received|runtime|\w+_at|\w+_ms|\w+_off_s|\w*age_s)": ?)-?\d[\d.e+-]*',
+        r'\1"<number>"',
+    ),
     (r'("chain_id": ?"|\bchain )[0-9a-f]{8}\b', r"\1<id>"),
     (r'("host": ?)"[^"]*"', r'\1"<host>"'),
     (r"\b((?:Valkey|Redis|version) v?|\"version\": ?\")\d+\.\d+\.\d+\w*", r"\1<version>"),
     (r"redis\+socket://[^ ,]*", "<url>"),
     (r'^(\w+ +(?:disk|memory) +).*|("name": "(?:disk|memory)", "status": "\w+", "message": )"[^"]*"', r'\1\2"<facts>"'),
     (r'("definitions": ?)"[0-9a-f]{12}"', r'\1"<digest>"'),
-    (r'("counts": ?)(\{[^}]*\})', lambda found: found[1] + json.dumps(dict(sorted(json.loads(found[2]).items())))),  # in no order
+    (
+        r'("counts": ?)(\{[^}]*\})',
+        lambda found: found[1] + json.dumps(dict(sorted(json.loads(found[2]).items()))),
+    ),  # in no order
     (r'("cost_usd": ?)(\d[\d.e-]*)', lambda found: f"{found[1]}{float(found[2]):.6g}"),  # a sum, in no order
     (r'("next_at": ?)\[\d[^\]]*\]', r'\1["<number>"]'),
     (r"\b\d{13}-\d+\b", "<offset>"),

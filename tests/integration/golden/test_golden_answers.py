@@ -28,7 +28,11 @@ def recorded() -> Recorder:
 def test_every_answer_is_as_it_was_reviewed(recorded: Recorder, kind: str) -> None:
     reviewed, now = (HERE / f"{kind}.txt").read_text("utf-8"), recorded.text(kind)
 
-    changed = [*unified_diff(reviewed.splitlines(), now.splitlines(), f"{kind}.txt, as reviewed", "as it is now", lineterm="", n=5)]
+    changed = [
+        *unified_diff(
+            reviewed.splitlines(), now.splitlines(), f"{kind}.txt, as reviewed", "as it is now", lineterm="", n=5
+        )
+    ]
     if changed:
         rest = [f"... and {len(changed) - SHOWN} lines more"] if len(changed) > SHOWN else []
         again = "if they are right: python -m tests.integration.golden.calls"

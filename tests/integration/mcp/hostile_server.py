@@ -24,7 +24,9 @@ server: Server[Any, Any] = Server("hostile")
 @server.list_tools()  # type: ignore[no-untyped-call, untyped-decorator]  # the SDK's
 async def tools() -> list[types.Tool]:
     """List the tools."""
-    return [types.Tool(name=name, inputSchema={"type": "object"}, outputSchema=schema) for name, schema in SCHEMAS.items()]
+    return [
+        types.Tool(name=name, inputSchema={"type": "object"}, outputSchema=schema) for name, schema in SCHEMAS.items()
+    ]
 
 
 @server.call_tool(validate_input=False)  # type: ignore[untyped-decorator]  # the SDK's

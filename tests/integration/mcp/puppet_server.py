@@ -18,7 +18,9 @@ from typing import Any
 parser = argparse.ArgumentParser()
 parser.add_argument("--greeting", help="a line that comes first")
 parser.add_argument("--initialize", help="the answer to the first request")
-parser.add_argument("--list", help="the answer to a request for the tools", default='{"tools": [{"name": "write", "inputSchema": {}}]}')
+parser.add_argument(
+    "--list", help="the answer to a request for the tools", default='{"tools": [{"name": "write", "inputSchema": {}}]}'
+)
 parser.add_argument("--http", type=Path, help="file for the port")
 options = parser.parse_args()
 
@@ -28,7 +30,11 @@ def answers(message: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     params, request_id = message.get("params") or {}, message.get("id")
     if message.get("method") == "initialize":
         capabilities: dict[str, Any] = {"tools": {}}
-        result = {"protocolVersion": params["protocolVersion"], "capabilities": capabilities, "serverInfo": {"name": "p", "version": "1"}}
+        result = {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": capabilities,
+            "serverInfo": {"name": "p", "version": "1"},
+        }
         yield options.initialize or json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}), {}
     elif message.get("method") == "tools/list":
         yield f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {options.list}}}', {}

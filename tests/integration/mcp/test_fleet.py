@@ -26,7 +26,10 @@ SECRET = "hunter2-hunter2"
 ODD = [
     {"name": "write", "inputSchema": {"type": "object", "properties": {"lines": {"type": "array"}}}},
     {"name": "bare"},
-    {"name": "either", "inputSchema": {"type": "object", "anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}}},
+    {
+        "name": "either",
+        "inputSchema": {"type": "object", "anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}},
+    },
 ]
 MCP_TOKEN = "MCP_TEST_TOKEN"
 
@@ -72,12 +75,19 @@ def answer(client: Client, name: str, **arguments: Any) -> Any:
 
 
 def test_nodes_call_tools_of_servers_and_read_their_answers(client: EmbeddedClient) -> None:
-    nodes = [tool("sum", "files.add", a=1, b=2, next_node="more"), tool("more", "web.add", input_map={"a": "sum.result"}, next_node="page")]
+    nodes = [
+        tool("sum", "files.add", a=1, b=2, next_node="more"),
+        tool("more", "web.add", input_map={"a": "sum.result"}, next_node="page"),
+    ]
     nodes += [tool("page", "files.page", input_map={"title": "join('', ['n', to_string(more.result)])"})]
 
     response = ask(client, *nodes)
 
-    assert response.outputs == {"sum": {"result": 3}, "more": {"result": 4}, "page": {"title": "n4", "lines": ["a", "b"]}}
+    assert response.outputs == {
+        "sum": {"result": 3},
+        "more": {"result": 4},
+        "page": {"title": "n4", "lines": ["a", "b"]},
+    }
 
 
 def test_the_items_of_a_map_share_one_connection(client: EmbeddedClient, notes: Journal) -> None:
@@ -104,7 +114,9 @@ def test_a_killed_server_is_started_again_for_the_next_call(client: EmbeddedClie
     assert answer(client, "files.pid", retry=2)["result"] != first
 
 
-def test_a_call_that_its_server_did_not_outlive_is_tried_again_if_it_may_be(client: EmbeddedClient, notes: Journal) -> None:
+def test_a_call_that_its_server_did_not_outlive_is_tried_again_if_it_may_be(
+    client: EmbeddedClient, notes: Journal
+) -> None:
     deaths = len(notes.of("dies"))
 
     response = ask(client, tool("only", "files.dies", retry=1))
@@ -172,7 +184,9 @@ def test_an_unknown_tool_of_a_server_is_reported(client: EmbeddedClient) -> None
 
 def test_no_server_outlives_a_killed_worker(client: EmbeddedClient) -> None:
     server = answer(client, "files.pid")["result"]
-    worker = next(process.pid for process in client.stack.processes() if process.name.startswith("agents") and process.alive)
+    worker = next(
+        process.pid for process in client.stack.processes() if process.name.startswith("agents") and process.alive
+    )
 
     os.kill(worker, signal.SIGKILL)
 
@@ -194,12 +208,17 @@ def test_servers_end_with_the_stack(tmp_path: Path, models: ScriptedModels) -> N
 
 def test_agents_call_tools_of_servers_natively_and_in_json(client: EmbeddedClient, models: ScriptedModels) -> None:
     with AgentStage(client.redis_url, models) as stage:
-        stage.script({"after_tools": 0, "tool_calls": [call("files__add", a=1, b=2), call("files__ad", a=1)]}, {"reply": "3"})
+        stage.script(
+            {"after_tools": 0, "tool_calls": [call("files__add", a=1, b=2), call("files__ad", a=1)]}, {"reply": "3"}
+        )
         assert stage.ask(agent(tools=["files"]), tools=client.definitions.tools).output == "3"
         assert stage.results()[0] == {"result": 3}
         assert "Did you mean 'files.add'" in stage.results()[1]["error"]
 
-        stage.script({"reply": {"response": "", "mcp": {"tool": "web", "method": "add", "params": {"a": 1}}}, "times": 1}, {"reply": "2"})
+        stage.script(
+            {"reply": {"response": "", "mcp": {"tool": "web", "method": "add", "params": {"a": 1}}}, "times": 1},
+            {"reply": "2"},
+        )
         assert stage.ask(agent(tools=["web.add"], dialect="json"), tools=client.definitions.tools).output == "2"
         assert stage.prompts()[-1].startswith("Tool result: ")
 
@@ -225,4 +244,7 @@ def test_a_tool_that_a_model_cannot_be_offered_is_told_on_the_run_and_the_agent_
 
         stage.script({"reply": "without it"})
         assert stage.ask(agent(tools=["odd.bare"]), tools=client.definitions.tools).output == "without it"
-        assert stage.ask(agent(tools=["files.add"]), text="beside it", tools=client.definitions.tools).output == "without it"
+        assert (
+            stage.ask(agent(tools=["files.add"]), text="beside it", tools=client.definitions.tools).output
+            == "without it"
+        )

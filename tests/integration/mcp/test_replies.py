@@ -84,17 +84,26 @@ def test_a_failure_says_what_the_server_said_of_it() -> None:
 def test_secrets_in_the_structured_content_of_a_failure_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_TOKEN", "hunter2-hunter2")
 
-    error = run(refused(puppet(env=["DESK_TOKEN"]), result(isError=True, structuredContent={"token": "hunter2-hunter2"})))
+    error = run(
+        refused(puppet(env=["DESK_TOKEN"]), result(isError=True, structuredContent={"token": "hunter2-hunter2"}))
+    )
 
     assert str(error) == '{"token": "***"}'
 
 
 def test_a_reply_arrives_whole_whatever_its_parts_are() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}, {"type": "hologram", "depth": 3}]
+    parts = [
+        {"type": "text", "text": "one"},
+        {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
+        {"type": "hologram", "depth": 3},
+    ]
 
     async def scenario() -> list[Any]:
         server = puppet()
-        return [await write(server, result(**fields)) for fields in ({"content": parts}, {}, {"content": None, "isError": None})]
+        return [
+            await write(server, result(**fields))
+            for fields in ({"content": parts}, {}, {"content": None, "isError": None})
+        ]
 
     assert run(scenario()) == [
         ["one", {"type": "audio", "mimeType": "audio/wav", "bytes": 3}, {"type": "hologram", "depth": 3}],
@@ -104,7 +113,13 @@ def test_a_reply_arrives_whole_whatever_its_parts_are() -> None:
 
 
 def test_one_tool_that_cannot_be_read_leaves_the_others_usable() -> None:
-    tools = [{"name": "write", "inputSchema": {}}, {"name": "bare"}, {"name": "odd", "inputSchema": "none"}, "text", {"inputSchema": {}}]
+    tools = [
+        {"name": "write", "inputSchema": {}},
+        {"name": "bare"},
+        {"name": "odd", "inputSchema": "none"},
+        "text",
+        {"inputSchema": {}},
+    ]
 
     with capture_logs() as logs:
         listed = run(mcp.list_tools("desk", puppet("--list", json.dumps({"tools": tools}))))
@@ -132,7 +147,13 @@ def test_a_list_of_tools_that_is_none_is_refused(listed: str, message: str) -> N
 # What is no reply
 
 
-ID_LESS = ["oh no", "{not json}", '[{"a": 1}]', '{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "what?"}}', '"text"']
+ID_LESS = [
+    "oh no",
+    "{not json}",
+    '[{"a": 1}]',
+    '{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "what?"}}',
+    '"text"',
+]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +220,9 @@ def test_another_server_s_calls_notice_nothing(journal: Journal) -> None:
     assert len(journal.of("session")) == 1
 
 
-@pytest.mark.parametrize("noise", ["INFO calling the API", '{"level": "info", "msg": "calling"}', "", "\x1b[1mbold\x1b[0m", "[note] a"])
+@pytest.mark.parametrize(
+    "noise", ["INFO calling the API", '{"level": "info", "msg": "calling"}', "", "\x1b[1mbold\x1b[0m", "[note] a"]
+)
 def test_a_server_that_logs_to_standard_output_before_it_answers_is_heard(noise: str) -> None:
     with capture_logs() as logs:
         assert run(write(puppet(), noise, noise, OK)) == "fine"
@@ -244,13 +267,19 @@ def test_a_server_whose_first_answer_is_damaged_is_reported_at_once() -> None:
     error = run(refused(puppet("--initialize", '{"jsonrpc": "2.0", "id": 0, "result": oh}', connect_timeout_s=600)))
 
     assert error.code == "mcp_unavailable"
-    assert 'MCP server \'desk\' cannot be used: it wrote \'{"jsonrpc": "2.0", "id": 0, "result": oh}\', which is no message' in str(error)
+    assert (
+        'MCP server \'desk\' cannot be used: it wrote \'{"jsonrpc": "2.0", "id": 0, "result": oh}\', which is no message'
+        in str(error)
+    )
 
 
 def test_a_program_that_is_no_server_is_reported_with_what_it_wrote() -> None:
     error = run(refused(puppet("--initialize", "usage: desk [FILE]", connect_timeout_s=3)))
 
-    assert str(error) == "MCP server 'desk' was not ready within 3 s; it wrote 'usage: desk [FILE]', which is no message of the protocol"
+    assert (
+        str(error)
+        == "MCP server 'desk' was not ready within 3 s; it wrote 'usage: desk [FILE]', which is no message of the protocol"
+    )
 
 
 def test_a_greeting_before_the_first_answer_harms_nothing() -> None:
@@ -266,7 +295,11 @@ EVENTS = "text/event-stream"
     ("lines", "kind", "message"),
     [
         (["<html>log in</html>"], "text/html", "its response cannot be read: Unexpected content type: text/html"),
-        (["<html>log in</html>"], "application/json", "it wrote '<html>log in</html>', which is no message of the protocol"),
+        (
+            ["<html>log in</html>"],
+            "application/json",
+            "it wrote '<html>log in</html>', which is no message of the protocol",
+        ),
         ([], "application/json", None),
         ([""], "application/json", "it wrote '', which is no message of the protocol"),
         (['{"id": ID, "result": {}}'], "application/json", '"result": {}}\', which is no message of the protocol'),
@@ -274,7 +307,9 @@ EVENTS = "text/event-stream"
         (['{"jsonrpc": "2.0", "id": ID, "result": null}'], EVENTS, "which is no message of the protocol"),
     ],
 )
-def test_a_response_that_is_no_message_fails_its_call_at_once(address: McpServer, lines: list[str], kind: str, message: str | None) -> None:
+def test_a_response_that_is_no_message_fails_its_call_at_once(
+    address: McpServer, lines: list[str], kind: str, message: str | None
+) -> None:
     async def scenario() -> tuple[Any, StepError]:
         assert await write(address, OK) == "fine"
         answered = await asyncio.gather(write(address, OK, kind=EVENTS), refused(address, *lines, kind=kind))
@@ -294,11 +329,15 @@ def test_a_response_that_is_no_message_fails_its_call_at_once(address: McpServer
 
 def test_a_response_without_an_answer_fails_its_call_at_once(address: McpServer) -> None:
     async def scenario() -> StepError:
-        error = await refused(address, '{"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}', kind=EVENTS)
+        error = await refused(
+            address, '{"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}', kind=EVENTS
+        )
         assert await write(address, OK) == "fine"
         return error
 
     error = run(scenario())
 
     assert (error.code, error.retryable) == ("mcp_unavailable", True)
-    assert str(error) == ("the connection to MCP server 'desk' was lost: its response ended without an answer to tool 'write'")
+    assert str(error) == (
+        "the connection to MCP server 'desk' was lost: its response ended without an answer to tool 'write'"
+    )

@@ -83,7 +83,12 @@ def test_tools_are_listed_with_their_schemas(server: McpServer) -> None:
 
 def test_answers_become_json(server: McpServer) -> None:
     async def scenario() -> list[Any]:
-        calls = [call(server, "add", a=1, b=2), call(server, "page", title="T"), call(server, "echo", text="hi"), call(server, "nothing")]
+        calls = [
+            call(server, "add", a=1, b=2),
+            call(server, "page", title="T"),
+            call(server, "echo", text="hi"),
+            call(server, "nothing"),
+        ]
         return [*await asyncio.gather(*calls), *await call(server, "several")]
 
     picture = {"type": "image", "mimeType": "image/png", "bytes": 5}
@@ -172,7 +177,9 @@ def test_concurrent_calls_share_one_connection(server: McpServer, journal: Journ
     assert len(journal.of("session")) == 1
 
 
-def test_a_cancelled_caller_leaves_the_others_alone_and_notifies_the_server(server: McpServer, journal: Journal) -> None:
+def test_a_cancelled_caller_leaves_the_others_alone_and_notifies_the_server(
+    server: McpServer, journal: Journal
+) -> None:
     async def scenario() -> Any:
         kept = asyncio.create_task(call(server, "slow", seconds=1.0))
         dropped = asyncio.create_task(call(server, "slow", seconds=600))
@@ -221,7 +228,13 @@ def test_secrets_of_the_environment_are_redacted(journal: Journal, monkeypatch: 
 def test_secret_headers_are_sent_and_redacted(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_HEADER", f"Bearer {SECRET}")
 
-    error = run(failure(McpServer(url=web.url, headers={"Authorization": "DESK_HEADER"}), "fails_with_header", header="authorization"))
+    error = run(
+        failure(
+            McpServer(url=web.url, headers={"Authorization": "DESK_HEADER"}),
+            "fails_with_header",
+            header="authorization",
+        )
+    )
 
     assert "no luck with *** at all" in str(error)
 
@@ -232,7 +245,10 @@ def test_secrets_in_the_standard_error_of_a_command_are_redacted(monkeypatch: py
 
     error = run(failure(McpServer(command=command, env=["DESK_WORD"]), "any"))
 
-    assert str(error) == "MCP server 'desk' cannot be started: it ended; its standard error ends with: cannot log in with ***"
+    assert (
+        str(error)
+        == "MCP server 'desk' cannot be started: it ended; its standard error ends with: cannot log in with ***"
+    )
 
 
 def test_a_variable_that_is_not_set_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +305,9 @@ def test_an_address_that_hangs_is_given_up() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
 
-        error = run(failure(McpServer(url=f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", connect_timeout_s=0.5), "any"))
+        error = run(
+            failure(McpServer(url=f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", connect_timeout_s=0.5), "any")
+        )
 
     assert str(error) == "MCP server 'desk' was not ready within 0.5 s"
 
@@ -376,7 +394,9 @@ def test_a_listing_is_asked_for_again_of_a_server_that_was_started_again(web: Ht
     assert len(journal.of("session")) == 2
 
 
-def test_a_listing_that_breaks_off_on_the_way_is_asked_for_again(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_breaks_off_on_the_way_is_asked_for_again(
+    web: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request, broken = Connection._request, list[str]()
 
     async def breaks_once(connection: Connection, send: Any, subject: str, timeout_s: float) -> Any:
@@ -406,7 +426,9 @@ def test_an_http_server_that_is_started_again_is_connected_anew_unnoticed(web: H
     assert len(journal.of("session")) == 2
 
 
-def test_an_http_server_that_dies_in_a_call_is_noticed_long_before_the_time_out(web: HttpServer, journal: Journal) -> None:
+def test_an_http_server_that_dies_in_a_call_is_noticed_long_before_the_time_out(
+    web: HttpServer, journal: Journal
+) -> None:
     server = McpServer(url=web.url, timeout_s=600)
 
     async def scenario() -> StepError:

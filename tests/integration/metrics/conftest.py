@@ -88,14 +88,27 @@ class Stage:
 
     def load(self) -> dict[str, Any]:
         """What autoscalers are told."""
-        found: dict[str, Any] = httpx.get(f"{self.metrics_url}/load", timeout=PATIENCE_S).raise_for_status().json()["queues"]
+        found: dict[str, Any] = (
+            httpx.get(f"{self.metrics_url}/load", timeout=PATIENCE_S).raise_for_status().json()["queues"]
+        )
         return found
 
 
 @contextmanager
 def gateway(redis_url: str, folder: Path, *options: str) -> Iterator[dict[str, str]]:
     """A gateway in a process of its own; what it says of itself."""
-    command = [sys.executable, "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--metrics-port", "0", "--json", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "cantata.surfaces.cli",
+        "gateway",
+        "--port",
+        "0",
+        "--metrics-port",
+        "0",
+        "--json",
+        *options,
+    ]
     log = folder / "gateway.log"
     own = {"REDIS_URL": redis_url, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
     with (
@@ -122,8 +135,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         ScriptedModels() as models,
     ):
         for name, text in {
-            "OPENAI_API_BASE": models.url, "OPENAI_API_KEY": "sk-test-secret-0123456789", "CANTATA_METRICS_PORT": "0", "TMPDIR": temporary,
-        }.items():  # fmt: skip
+            "OPENAI_API_BASE": models.url,
+            "OPENAI_API_KEY": "sk-test-secret-0123456789",
+            "CANTATA_METRICS_PORT": "0",
+            "TMPDIR": temporary,
+        }.items():
             patch.setenv(name, text)
         with (
             Client.embedded(folder / "home", config=definitions(), agents=1, tools=2) as client,

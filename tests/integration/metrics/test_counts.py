@@ -74,7 +74,9 @@ def test_steps_are_counted_and_timed(counts: Counts, tmp_path: Path) -> None:
     value = shown(tmp_path)
     assert value("cantata_steps_total", kind="tool.call", status="done") == 2
     assert value("cantata_steps_total", kind="tool.call", status="failed") == 1
-    assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="0.005") == 1, "a bound is within its bucket"
+    assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="0.005") == 1, (
+        "a bound is within its bucket"
+    )
     assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="0.01") == 2
     assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="+Inf") == 3
     assert value("cantata_step_duration_seconds_count", kind="tool.call") == 3
@@ -90,7 +92,10 @@ def test_model_calls_are_counted_with_what_they_took_and_cost(counts: Counts, tm
     metrics.record_budget_refusal("run")
 
     value = shown(tmp_path)
-    assert [value("cantata_model_calls_total", model="m", outcome=outcome) for outcome in ("ok", "rate_limited")] == [2, 1]
+    assert [value("cantata_model_calls_total", model="m", outcome=outcome) for outcome in ("ok", "rate_limited")] == [
+        2,
+        1,
+    ]
     assert [value("cantata_model_tokens_total", model="m", direction=way) for way in ("input", "output")] == [11, 5]
     assert value("cantata_model_cost_usd_total", model="m") == 0.25
     assert value("cantata_model_call_duration_seconds_count", model="m") == 3
@@ -109,7 +114,9 @@ def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: 
     metrics.record_sweep_error("schedules")
 
     found = {(metric.name, metric.type) for metric in _MergedCounts(tmp_path).collect()}
-    assert found == {(family.name.removesuffix("_total"), family.kind) for family in FAMILIES if family.source == "worker"}
+    assert found == {
+        (family.name.removesuffix("_total"), family.kind) for family in FAMILIES if family.source == "worker"
+    }
 
 
 def test_a_label_that_users_fill_has_so_many_values_at_most(counts: Counts, tmp_path: Path) -> None:
@@ -169,7 +176,9 @@ def test_a_process_killed_before_it_counted_disturbs_nobody(counts: Counts, tmp_
     assert {file.stem.partition("_")[2] for file in files(tmp_path)} == {ENDED, str(os.getpid())}
 
 
-def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_only_the_series_that_are_new(
+    counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -181,14 +190,18 @@ def test_a_full_disk_costs_only_the_series_that_are_new(counts: Counts, tmp_path
             counts.observe("cantata_model_call_duration_seconds", (f"model-{number}",), 1.0)
         counts.add("cantata_steps_total", ("tool.call", "done"))
         value = shown(tmp_path)
-        assert value("cantata_steps_total", kind="tool.call", status="done") == 3, "those of the dead are read where they lie"
+        assert value("cantata_steps_total", kind="tool.call", status="done") == 3, (
+            "those of the dead are read where they lie"
+        )
         assert value("cantata_model_call_duration_seconds_count", model="model-0") == 1
         assert not value("cantata_model_call_duration_seconds_count", model=f"model-{MAX_VALUES - 1}")
         with pytest.raises(OSError, match="No space"):
             Counts(tmp_path / "..")
 
     counts.observe("cantata_model_call_duration_seconds", (f"model-{MAX_VALUES - 1}",), 1.0)
-    assert value("cantata_model_call_duration_seconds_count", model=f"model-{MAX_VALUES - 1}") == 1, "once there is room"
+    assert value("cantata_model_call_duration_seconds_count", model=f"model-{MAX_VALUES - 1}") == 1, (
+        "once there is room"
+    )
     assert value("cantata_steps_total", kind="tool.call", status="done") == 3
 
 

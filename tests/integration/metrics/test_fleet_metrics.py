@@ -31,7 +31,13 @@ def tool(node_id: str, name: str, *, to: str | None = None, **given: Any) -> dic
 
 def gated(folder: Path, count: int) -> dict[str, Any]:
     """A chain of so many items that wait at a gate."""
-    body = {"node_id": "item", "kind": "tool", "name": "gate", "input": {"folder": str(folder)}, "input_map": {"mark": "_item"}}
+    body = {
+        "node_id": "item",
+        "kind": "tool",
+        "name": "gate",
+        "input": {"folder": str(folder)},
+        "input_map": {"mark": "_item"},
+    }
     return {
         "nodes": [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item"}, body],
         "entry_node": "all",
@@ -60,7 +66,9 @@ def test_steps_are_counted_by_kind_and_by_how_they_ended(stage: Stage) -> None:
     assert found.of("cantata_steps_total", kind="tool.call", status="done") == 30
     assert found.of("cantata_steps_total", kind="tool.call", status="failed") == 1
     assert found.of("cantata_step_duration_seconds_count", kind="tool.call") == 31
-    assert 16 <= found.of("cantata_queue_wait_seconds_count") <= 47, "each run was sent once at least; what ran ahead waited nowhere"
+    assert 16 <= found.of("cantata_queue_wait_seconds_count") <= 47, (
+        "each run was sent once at least; what ran ahead waited nowhere"
+    )
     until(lambda: stage.fleet().since(fleet_before).of("cantata_runs_closed_total") == 16, "the ends of runs")
     fleet = stage.fleet().since(fleet_before)
     assert fleet.of("cantata_runs_accepted_total") == 16
@@ -81,9 +89,19 @@ def test_model_calls_are_counted_with_the_tokens_and_the_cost_that_runs_were_cha
     assert found.of("cantata_model_calls_total", outcome="ok") == 3
     assert found.of("cantata_model_calls_total", outcome="model_unavailable") == 1
     assert found.of("cantata_model_call_duration_seconds_count", model=MODEL) == 4
-    assert found.of("cantata_model_tokens_total", direction="input") == sum(result.usage.input_tokens for result in results) > 0
-    assert found.of("cantata_model_tokens_total", direction="output") == sum(result.usage.output_tokens for result in results) > 0
-    assert found.of("cantata_model_cost_usd_total") == pytest.approx(sum(result.usage.cost_usd or 0 for result in results))
+    assert (
+        found.of("cantata_model_tokens_total", direction="input")
+        == sum(result.usage.input_tokens for result in results)
+        > 0
+    )
+    assert (
+        found.of("cantata_model_tokens_total", direction="output")
+        == sum(result.usage.output_tokens for result in results)
+        > 0
+    )
+    assert found.of("cantata_model_cost_usd_total") == pytest.approx(
+        sum(result.usage.cost_usd or 0 for result in results)
+    )
     assert found.of("cantata_model_cost_usd_total") > 0
     assert found.of("cantata_steps_total", kind="agent.turn", status="retry") == 1
 
@@ -109,7 +127,10 @@ def test_calls_that_wait_for_limits_and_budgets_that_are_spent_are_counted(stage
 def test_the_load_of_a_queue_is_what_waits_and_what_is_done(stage: Stage, tmp_path: Path) -> None:
     run = stage.client.submit_chain(gated(tmp_path, 9))
 
-    until(lambda: stage.load()["tools"]["leased"] == 2 and stage.load()["tools"]["ready"] == 7, "two steps at the gate, seven behind")
+    until(
+        lambda: stage.load()["tools"]["leased"] == 2 and stage.load()["tools"]["ready"] == 7,
+        "two steps at the gate, seven behind",
+    )
     tools, fleet = stage.load()["tools"], stage.fleet()
     assert (tools["work"], tools["slots"], tools["workers"]) == (9, 2, 1)
     assert tools["oldest_wait_s"] > 0
@@ -140,7 +161,9 @@ def test_a_killed_child_is_a_recovery_and_what_it_had_counted_stays(stage: Stage
 
     assert run.result(RUN_S).success
     found = added(stage, before, "cantata_steps_total", 11, kind="tool.call")
-    assert found.of("cantata_steps_total", status="done", kind="tool.call") == 11, "the attempt that was killed counts nowhere"
+    assert found.of("cantata_steps_total", status="done", kind="tool.call") == 11, (
+        "the attempt that was killed counts nowhere"
+    )
     until(lambda: stage.fleet().since(fleet_before).of("cantata_steps_recovered_total") == 1, "the recovery")
     assert stage.fleet().since(fleet_before).of("cantata_leases_lost_total") == 1
 
@@ -166,7 +189,10 @@ def test_nothing_is_shown_that_is_not_said_to_be(stage: Stage) -> None:
         return {family.name + suffix for family in chosen for suffix in suffixes.get(family.kind, ("",))}
 
     Limiter(stage.client.ledger).pause("openai/paused", 3600)
-    until(lambda: 3500 < stage.fleet().of("cantata_model_paused_seconds", model="openai/paused") <= 3600, "the paused model")
+    until(
+        lambda: 3500 < stage.fleet().of("cantata_model_paused_seconds", model="openai/paused") <= 3600,
+        "the paused model",
+    )
     assert {"cantata_build_info"} <= names(stage.workers()) <= said("worker", "both")
     assert names(stage.fleet()) == said("gateway", "both")
     labels = {family.name: set(family.labels) for family in FAMILIES}
@@ -183,10 +209,14 @@ def test_the_gateways_own_port_answers_whoever_it_knows(stage: Stage, tmp_path: 
     assert httpx.get(f"{stage.gateway_url}/load", params={"queue": "a:b"}).status_code == 422
 
     file = tmp_path / "tokens.json"
-    file.write_text(json.dumps({TOKEN: {"tenant": "", "scopes": ["admin"]}, TENANTS_TOKEN: {"tenant": "anna", "scopes": ["admin"]}}))
+    file.write_text(
+        json.dumps({TOKEN: {"tenant": "", "scopes": ["admin"]}, TENANTS_TOKEN: {"tenant": "anna", "scopes": ["admin"]}})
+    )
     with gateway(stage.client.redis_url, tmp_path, "--tokens-file", str(file)) as guarded:
         assert [httpx.get(f"{guarded['url']}{path}").status_code for path in ("/metrics", "/load")] == [401, 401]
         of_tenant = {"Authorization": f"Bearer {TENANTS_TOKEN}"}
-        assert [httpx.get(f"{guarded['url']}{path}", headers=of_tenant).status_code for path in ("/metrics", "/load")] == [403, 403]
+        assert [
+            httpx.get(f"{guarded['url']}{path}", headers=of_tenant).status_code for path in ("/metrics", "/load")
+        ] == [403, 403]
         assert read(guarded["url"], Authorization=f"Bearer {TOKEN}").of("cantata_redis_up") == 1
         assert read(guarded["metrics_url"]).of("cantata_redis_up") == 1, "the metrics port is open"

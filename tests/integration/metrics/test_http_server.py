@@ -98,7 +98,11 @@ def test_a_page_that_breaks_is_an_answer_and_the_next_one_works() -> None:
         raise ValueError("secret")
 
     shown = MetricsServer(
-        HERE, {"/broken": broken, "/query": lambda query, accept: ScrapeResponse(200, "text/plain", f"{query} {accept}".encode())}
+        HERE,
+        {
+            "/broken": broken,
+            "/query": lambda query, accept: ScrapeResponse(200, "text/plain", f"{query} {accept}".encode()),
+        },
     )
     try:
         failed = httpx.get(f"{shown.url}/broken")
@@ -123,7 +127,9 @@ def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_config_fold
     assert list(own_config_folder.iterdir()) == []
 
 
-def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_config_folder: Path) -> None:
+def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(
+    own_config_folder: Path,
+) -> None:
     module = "cantata.operation.metrics.worker_metrics"
     code = f"import time; from {module} import CountsFolder; print(CountsFolder().path, flush=True); time.sleep(60)"
     own = {**os.environ, "TMPDIR": str(own_config_folder)}

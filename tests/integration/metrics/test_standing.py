@@ -135,7 +135,9 @@ def test_another_live_worker_of_the_same_name_is_noticed(valkey: Redis) -> None:
 
 def test_who_works_is_told_by_a_redis_that_takes_no_writes(valkey: Redis) -> None:
     serve(valkey, "one@h", "tools")
-    long_gone = Worker(name="old@h", queues=("tools",), concurrency=1, pid=1, host="h", version="1", started_at=0.0, seen_at=1.0)
+    long_gone = Worker(
+        name="old@h", queues=("tools",), concurrency=1, pid=1, host="h", version="1", started_at=0.0, seen_at=1.0
+    )
     valkey.hset(key_of(None, registry.WORKERS_KEY), long_gone.name, long_gone.model_dump_json())
     valkey.config_set("min-replicas-to-write", 1)
     try:
@@ -203,20 +205,27 @@ def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valke
             app, [MessageHead(app, "run").signature("work", "only-here", ["a"])]
         )  # all of this process share what lies in memory
 
-        assert queues.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
+        assert queues.waiting(app, ["only-here", "never-used"]) == {
+            "only-here": Waiting(1, None),
+            "never-used": Waiting(0, None),
+        }
     finally:
         app.close()
 
 
 def test_another_worker_with_a_module_is_found_if_it_can_import_it_on_that_queue(valkey: Redis) -> None:
     valkey.delete(key_of(None, registry.WORKERS_KEY))
-    good = Worker(name="good", queues=("tools",), concurrency=1, pid=7, host="h", version="1", started_at=1.0, code=("shop@1",))
+    good = Worker(
+        name="good", queues=("tools",), concurrency=1, pid=7, host="h", version="1", started_at=1.0, code=("shop@1",)
+    )
     for worker in (good, good.model_copy(update={"name": "broken", "code_faults": {"shop": "line 1"}})):
         registry.announce(valkey, worker)
 
     assert registry.worker_with(valkey, "shop", "tools", but="broken") == "good"
     assert registry.worker_with(valkey, "shop", "tools", but="broken", other_than=["shop@2", "store@1"]) == "good"
-    assert registry.worker_with(valkey, "shop", "tools", but="broken", other_than=["shop@1"]) == "", "it lacks the same names"
+    assert registry.worker_with(valkey, "shop", "tools", but="broken", other_than=["shop@1"]) == "", (
+        "it lacks the same names"
+    )
     assert registry.worker_with(valkey, "shop", "tools", but="good") == ""
     assert registry.worker_with(valkey, "shop", "gpu", but="broken") == ""
     assert registry.worker_with(valkey, "store", "tools", but="broken") == ""

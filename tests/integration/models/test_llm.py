@@ -26,7 +26,11 @@ KEY = "sk-test-1234567890abcdef"
 MODEL = "openai/gpt-4o-mini"
 
 TOOLS = (
-    ToolSchema(name="files.read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}}),
+    ToolSchema(
+        name="files.read",
+        description="Reads a file.",
+        parameters={"type": "object", "properties": {"path": {"type": "string"}}},
+    ),
     ToolSchema(name="files__read", parameters={}),
 )
 
@@ -97,7 +101,9 @@ def bodies(server: ScriptedModels) -> list[Any]:
 def test_a_reply_has_its_text_usage_and_cost(run: Run, server: ScriptedModels) -> None:
     reply = run(ask())
 
-    usage = Usage(input_tokens=3, output_tokens=4, cost_usd=2.85e-06, model_calls=1)  # at 0.15 and 0.60 dollars a million
+    usage = Usage(
+        input_tokens=3, output_tokens=4, cost_usd=2.85e-06, model_calls=1
+    )  # at 0.15 and 0.60 dollars a million
     assert reply == llm.Reply(text="echo: one two three", usage=usage, model=MODEL, finish_reason="stop")
 
 
@@ -111,7 +117,9 @@ def test_the_cost_of_a_model_without_a_price_is_unknown_and_not_zero(run: Run, s
 def test_the_usage_of_a_reply_that_reports_none_is_estimated_and_not_zero(
     run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cantata.testing.answers._usage", lambda *_: {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0})
+    monkeypatch.setattr(
+        "cantata.testing.answers._usage", lambda *_: {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    )
 
     reply = run(ask())
 
@@ -142,7 +150,11 @@ def test_a_schema_is_asked_for_strictly(run: Run, server: ScriptedModels) -> Non
 
 
 def test_examples_become_turns_behind_the_system_message(run: Run, server: ScriptedModels) -> None:
-    schema: dict[str, JsonValue] = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"mood": {"enum": ["good", "bad"]}},
+        "required": ["mood"],
+    }
     messages: list[dict[str, JsonValue]] = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "hm"}]
     examples: list[JsonValue] = [{"text": "yes!", "label": "good"}, {"text": "no", "label": {"mood": "bad"}}]
 
@@ -151,10 +163,12 @@ def test_examples_become_turns_behind_the_system_message(run: Run, server: Scrip
     turns = [(message["role"], message["content"]) for message in bodies(server)[0]["messages"]]
     assert turns == [
         ("system", "Judge."),
-        ("user", "yes!"), ("assistant", '{"mood": "good"}'),
-        ("user", "no"), ("assistant", '{"mood": "bad"}'),
+        ("user", "yes!"),
+        ("assistant", '{"mood": "good"}'),
+        ("user", "no"),
+        ("assistant", '{"mood": "bad"}'),
         ("user", "hm"),
-    ]  # fmt: skip
+    ]
 
 
 def test_an_invalid_example_is_reported(run: Run, server: ScriptedModels) -> None:
@@ -165,18 +179,26 @@ def test_an_invalid_example_is_reported(run: Run, server: ScriptedModels) -> Non
 
 
 @each_way
-def test_tools_are_sent_and_called_under_names_that_providers_take(run: Run, server: ScriptedModels, stream: bool) -> None:
+def test_tools_are_sent_and_called_under_names_that_providers_take(
+    run: Run, server: ScriptedModels, stream: bool
+) -> None:
     wire = "files__read_601e4eb6"  # files__read is taken
     calls = [Scripted(name=wire, arguments={"path": "a"}), Scripted(name="files__read"), Scripted(name="unheard.of")]
     server.script([Rule(reply="I look.", tool_calls=tuple(calls))])
 
     reply = run(ask(tools=TOOLS, tool_choice="files.read", **streaming(stream)))
 
-    function = {"name": wire, "description": "Reads a file.", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}
+    function = {
+        "name": wire,
+        "description": "Reads a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+    }
     assert bodies(server)[0]["tools"][0] == {"type": "function", "function": function}
     assert bodies(server)[0]["tools"][1]["function"] == {
-        "name": "files__read", "description": "", "parameters": {"type": "object", "properties": {}}
-    }  # fmt: skip
+        "name": "files__read",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    }
     assert bodies(server)[0]["tool_choice"] == {"type": "function", "function": {"name": wire}}
     assert (reply.text, reply.finish_reason) == ("I look.", "tool_calls")
     assert reply.tool_calls == (
@@ -187,7 +209,9 @@ def test_tools_are_sent_and_called_under_names_that_providers_take(run: Run, ser
 
 
 @each_way
-def test_calls_without_a_name_or_with_broken_arguments_are_sent_as_they_are(run: Run, server: ScriptedModels, stream: bool) -> None:
+def test_calls_without_a_name_or_with_broken_arguments_are_sent_as_they_are(
+    run: Run, server: ScriptedModels, stream: bool
+) -> None:
     calls = [
         Scripted(name=None, arguments="{not json"),
         Scripted(name="", id=None, arguments=""),
@@ -197,7 +221,11 @@ def test_calls_without_a_name_or_with_broken_arguments_are_sent_as_they_are(run:
 
     reply = run(ask(tools=TOOLS, **streaming(stream)))
 
-    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("", "{not json"), ("", "{}"), ("files__read", "{}")]
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [
+        ("", "{not json"),
+        ("", "{}"),
+        ("files__read", "{}"),
+    ]
     assert len({call.id for call in reply.tool_calls}) == 3
     assert all(call.id for call in reply.tool_calls)
 
@@ -236,7 +264,9 @@ def test_an_empty_reply_may_be_allowed(run: Run, server: ScriptedModels, stream:
 
 
 def test_a_stream_gives_the_text_in_pieces_and_the_same_reply(run: Run, server: ScriptedModels) -> None:
-    server.script([Rule(reply="one two three", tool_calls=(Scripted(name="files__read", arguments={"path": "a longer path"}),))])
+    server.script(
+        [Rule(reply="one two three", tool_calls=(Scripted(name="files__read", arguments={"path": "a longer path"}),))]
+    )
     pieces: list[str] = []
 
     whole = run(ask(tools=TOOLS))
@@ -260,7 +290,9 @@ def test_each_piece_is_given_as_soon_as_it_comes(run: Run, server: ScriptedModel
     assert times[0] - begun < 0.4 < times[1] - begun < 0.6  # the pieces after the first empty one come 0.2 s apart
 
 
-@pytest.mark.parametrize("rule", [Rule(reply="one two three", truncate=600), Rule(reply="one two three", finish_reason="")])
+@pytest.mark.parametrize(
+    "rule", [Rule(reply="one two three", truncate=600), Rule(reply="one two three", finish_reason="")]
+)
 def test_a_stream_that_breaks_off_may_be_tried_again(run: Run, server: ScriptedModels, rule: Rule) -> None:
     server.script([rule])
     pieces: list[str] = []
@@ -384,7 +416,9 @@ def test_a_cut_connection_may_be_tried_again(run: Run, server: ScriptedModels, r
 
 @pytest.mark.parametrize("reason", ["error", "network_error"])
 @each_way
-def test_an_answer_during_which_the_provider_failed_is_no_answer(run: Run, server: ScriptedModels, stream: bool, reason: str) -> None:
+def test_an_answer_during_which_the_provider_failed_is_no_answer(
+    run: Run, server: ScriptedModels, stream: bool, reason: str
+) -> None:
     server.script([Rule(reply="one two", finish_reason=reason)])
 
     error = failed(run, ask(**streaming(stream)))
@@ -401,8 +435,12 @@ def test_an_empty_reply_is_a_failure(run: Run, server: ScriptedModels) -> None:
     assert "'length'" in str(error)
 
 
-@pytest.mark.parametrize(("model", "hint"), [("opnai/gpt-4o", "did you mean 'openai/gpt-4o'?"), ("nonsense", "provider/name")])
-def test_a_model_without_provider_is_reported_with_a_hint(run: Run, server: ScriptedModels, model: str, hint: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "hint"), [("opnai/gpt-4o", "did you mean 'openai/gpt-4o'?"), ("nonsense", "provider/name")]
+)
+def test_a_model_without_provider_is_reported_with_a_hint(
+    run: Run, server: ScriptedModels, model: str, hint: str
+) -> None:
     error = failed(run, ask(model=model))
 
     assert (error.code, error.retryable) == ("model_unknown", False)
@@ -411,18 +449,25 @@ def test_a_model_without_provider_is_reported_with_a_hint(run: Run, server: Scri
     assert server.journal() == []
 
 
-def test_a_missing_key_is_reported_by_the_name_of_its_variable(run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_by_the_name_of_its_variable(
+    run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
 
     error = failed(run, ask())
 
     assert (error.code, error.retryable) == ("model_auth", False)
-    assert str(error) == "model 'openai/gpt-4o-mini' needs a key: set OPENAI_API_KEY in the environment of the agents workers"
+    assert (
+        str(error)
+        == "model 'openai/gpt-4o-mini' needs a key: set OPENAI_API_KEY in the environment of the agents workers"
+    )
     assert server.journal() == []
 
 
 @each_way
-def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+def test_no_secret_gets_into_an_error(
+    run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "hunter2hunter2")
     said = f"Incorrect API key provided: {KEY}. Bearer abc.def-ghi and hunter2hunter2 at https://me:secret@host/v1, api_key=zzzzzzzz"
     server.script([Rule(status=401, reply=said)])
@@ -431,7 +476,9 @@ def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypa
 
     assert error.code == "model_auth"
     assert error.__cause__ is None
-    assert not [secret for secret in (KEY, "abc.def", "hunter2", "me:secret", "zzzz") if secret in str(error)], str(error)
+    assert not [secret for secret in (KEY, "abc.def", "hunter2", "me:secret", "zzzz") if secret in str(error)], str(
+        error
+    )
     assert "Incorrect API key provided: ***" in str(error)
 
 
@@ -440,14 +487,31 @@ def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypa
 def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))  # it ends with us
     monkeypatch.setattr(llm.load().custom_provider_map[0]["custom_handler"], "_home", tmp_path)
-    schema: dict[str, JsonValue] = {"type": "object", "properties": {"topic": {"enum": ["weather", "music"]}}, "required": ["topic"]}
-    examples: list[JsonValue] = [{"text": "Will it rain?", "label": "weather"}, {"text": "Play some jazz.", "label": "music"}]
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"topic": {"enum": ["weather", "music"]}},
+        "required": ["topic"],
+    }
+    examples: list[JsonValue] = [
+        {"text": "Will it rain?", "label": "weather"},
+        {"text": "Play some jazz.", "label": "music"},
+    ]
 
     chosen = run(ask("Is a storm coming?", model="local/smollm2", params={"examples": examples}, schema=schema))
     said = run(ask("What is the capital of France?", model="local/smollm2", params={"max_tokens": 5}))
     pieces: list[str] = []
-    streamed = run(ask("What is the capital of France?", model="local/smollm2", params={"max_tokens": 5}, on_delta=pieces.append))
-    calling = run(ask("Read the file notes.txt", model="local/smollm2", tools=TOOLS[:1], tool_choice="required", on_delta=pieces.append))
+    streamed = run(
+        ask("What is the capital of France?", model="local/smollm2", params={"max_tokens": 5}, on_delta=pieces.append)
+    )
+    calling = run(
+        ask(
+            "Read the file notes.txt",
+            model="local/smollm2",
+            tools=TOOLS[:1],
+            tool_choice="required",
+            on_delta=pieces.append,
+        )
+    )
     late = failed(run, ask("Tell me a long story.", model="local/smollm2", timeout_s=0.05))
     unknown = failed(run, ask(model="local/other"))
     os.kill(json.loads((tmp_path / "local-llm.json").read_text())["pid"], signal.SIGTERM)
@@ -456,7 +520,9 @@ def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, m
     assert (chosen.usage.cost_usd, chosen.usage.model_calls) == (None, 1)
     assert (said.usage.output_tokens, said.finish_reason) == (5, "length")
     assert (pieces, streamed) == ([said.text], said)
-    assert [(call.name, json.loads(call.arguments)) for call in calling.tool_calls] == [("files.read", {"path": "notes.txt"})]
+    assert [(call.name, json.loads(call.arguments)) for call in calling.tool_calls] == [
+        ("files.read", {"path": "notes.txt"})
+    ]
     assert late.code == "model_timeout"
     assert unknown.code == "model_unknown"
 
@@ -479,10 +545,21 @@ def test_a_refusal_is_one_where_litellms_proxy_puts_it(run: Run, monkeypatch: py
     message = {"content": None, "provider_specific_fields": {"refusal": "I cannot help with that."}}
     whole = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
     turn = {
-        "whole": {**whole, "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]},
+        "whole": {
+            **whole,
+            "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}],
+        },
         "stream": [
-            {**whole, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": message, "finish_reason": None}]},
-            {**whole, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+            {
+                **whole,
+                "object": "chat.completion.chunk",
+                "choices": [{"index": 0, "delta": message, "finish_reason": None}],
+            },
+            {
+                **whole,
+                "object": "chat.completion.chunk",
+                "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+            },
         ],
     }
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

@@ -26,13 +26,18 @@ from cantata_workers.models.local import model_server
 from cantata_workers.models.local.labels import CONTENT_FREE
 from cantata_workers.models.local.provider import Provider
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed"
+)
 
 
 def tool(name: str, description: str) -> JsonValue:
     parameters: JsonValue = {
         "type": "object",
-        "properties": {"order_id": {"type": "string", "description": "the number of the order"}, "note": {"type": "string"}},
+        "properties": {
+            "order_id": {"type": "string", "description": "the number of the order"},
+            "note": {"type": "string"},
+        },
         "required": ["order_id"],
     }
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
@@ -61,7 +66,9 @@ def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         here = [pool.submit(lambda: model_server.ensure_server(home).pid) for _ in range(3)]
-        there = [pool.submit(subprocess.check_output, [sys.executable, "-c", code, str(home)], text=True) for _ in range(3)]
+        there = [
+            pool.submit(subprocess.check_output, [sys.executable, "-c", code, str(home)], text=True) for _ in range(3)
+        ]
         pids = {each.result() for each in here} | {int(each.result()) for each in there}
 
     assert len(pids) == 1
@@ -70,7 +77,8 @@ def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
 
 def test_it_answers_in_words_and_always_the_same(home: Path) -> None:
     first, second = (
-        answer(home, [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]) for _ in range(2)
+        answer(home, [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}])
+        for _ in range(2)
     )
 
     assert "Paris" in content(first)
@@ -80,7 +88,10 @@ def test_it_answers_in_words_and_always_the_same(home: Path) -> None:
 
 
 def test_a_schema_binds_what_it_writes(home: Path) -> None:
-    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "n": {"type": "integer", "maximum": 9}}}
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "n": {"type": "integer", "maximum": 9}},
+    }
     schema["required"] = ["city", "n"]
 
     said = json.loads(content(answer(home, [{"role": "user", "content": "Name a city."}], schema=schema)))
@@ -98,10 +109,17 @@ def test_labels_are_chosen_by_examples(home: Path) -> None:
     asked = ["Is a storm coming?", "Turn the volume down a little.", "What can I use instead of butter?"]
 
     replies = [
-        answer(home, [*turns(examples), {"role": "user", "content": text}], schema=one_of("weather", "music", "cooking")) for text in asked
+        answer(
+            home, [*turns(examples), {"role": "user", "content": text}], schema=one_of("weather", "music", "cooking")
+        )
+        for text in asked
     ]
 
-    assert [json.loads(content(reply)) for reply in replies] == [{"label": "weather"}, {"label": "music"}, {"label": "cooking"}]
+    assert [json.loads(content(reply)) for reply in replies] == [
+        {"label": "weather"},
+        {"label": "music"},
+        {"label": "cooking"},
+    ]
     assert replies[0]["usage"]["completion_tokens"] == 1 + len(CONTENT_FREE)
 
 
@@ -128,7 +146,10 @@ def test_it_calls_a_tool_with_arguments_from_the_message_and_tells_the_result(ho
 
     call = answer(home, asked, tools=[STATUS, REFUND])["choices"][0]
     (called,) = call["message"]["tool_calls"]
-    results: list[dict[str, JsonValue]] = [call["message"], {"role": "tool", "tool_call_id": called["id"], "content": "shipped on Monday"}]
+    results: list[dict[str, JsonValue]] = [
+        call["message"],
+        {"role": "tool", "tool_call_id": called["id"], "content": "shipped on Monday"},
+    ]
     said = answer(home, [*asked, *results], tools=[STATUS, REFUND])
 
     assert (call["finish_reason"], call["message"]["content"]) == ("tool_calls", None)
@@ -140,7 +161,10 @@ def test_it_calls_a_tool_with_arguments_from_the_message_and_tells_the_result(ho
 @pytest.mark.thorough("the model computes for seconds; the test above has it call a tool")
 def test_it_calls_no_tool_for_small_talk_unless_it_must(home: Path) -> None:
     asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "Hello!"}]
-    no_arguments: JsonValue = {"type": "function", "function": {"name": "now", "description": "Tells the time.", "parameters": {}}}
+    no_arguments: JsonValue = {
+        "type": "function",
+        "function": {"name": "now", "description": "Tells the time.", "parameters": {}},
+    }
 
     talk = answer(home, asked, tools=[STATUS, REFUND])
     forced = answer(home, asked, tools=[no_arguments], tool_choice="required")
@@ -185,7 +209,8 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
         stack.stdin.close()
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))
     idle = subprocess.run(
-        [sys.executable, "-m", "cantata_workers.models.local", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
+        [sys.executable, "-m", "cantata_workers.models.local", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"],
+        check=True,
     )
 
     assert idle.returncode == 0
@@ -198,7 +223,9 @@ def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, mo
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
         address = model_server.ensure_server(tmp_path)
-        with socket.create_connection((urlsplit(address.url).hostname or "", urlsplit(address.url).port or 0)) as client:
+        with socket.create_connection(
+            (urlsplit(address.url).hostname or "", urlsplit(address.url).port or 0)
+        ) as client:
             body = json.dumps({"prompt": "Once", "n_predict": 1500, "ignore_eos": True}).encode()
             head = f"POST /completion HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {address.key}\r\nContent-Length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
@@ -229,7 +256,11 @@ def one_of(*labels: str) -> dict[str, Any]:
 
 
 def turns(examples: list[tuple[str, str]]) -> list[dict[str, JsonValue]]:
-    return [{"role": role, "content": said} for text, label in examples for role, said in (("user", text), ("assistant", label))]
+    return [
+        {"role": role, "content": said}
+        for text, label in examples
+        for role, said in (("user", text), ("assistant", label))
+    ]
 
 
 def end(home: Path) -> int:

@@ -63,7 +63,9 @@ def runner() -> Iterator[Runner]:
         return "token", "project"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VertexBase, "_ensure_access_token_async", signed_in)  # google-auth is no dependency, and would ask Google
+        patch.setattr(
+            VertexBase, "_ensure_access_token_async", signed_in
+        )  # google-auth is no dependency, and would ask Google
         yield Runner()
 
 
@@ -71,11 +73,15 @@ def play(runner: Runner, server: Upstream, cell: Cell, monkeypatch: pytest.Monke
     """Run an agent whose provider gives the replies of a cell."""
     for name, value in cell.environment.items():
         monkeypatch.setenv(name, value.format(url=server.url))
-    params = {name: value.format(url=server.url) if isinstance(value, str) else value for name, value in cell.params.items()}
+    params = {
+        name: value.format(url=server.url) if isinstance(value, str) else value for name, value in cell.params.items()
+    }
     server.answer_with(cell)
     output = {"output": {"schema": SCHEMA}} if "structured" in cell.column else {}
     tools = ["get_weather"] if "tools" in cell.column else []
-    agent = Agent.model_validate({"model": cell.model, "params": params, "stream": stream, "retries": 0, "tools": tools, **output})
+    agent = Agent.model_validate(
+        {"model": cell.model, "params": params, "stream": stream, "retries": 0, "tools": tools, **output}
+    )
     definitions = Definitions(agents={"a": agent}, tools={"get_weather": Tool(function="weather:get_weather")})
     cities: list[str] = []
 
@@ -84,11 +90,15 @@ def play(runner: Runner, server: Upstream, cell: Cell, monkeypatch: pytest.Monke
         cities.append(city)
         return RESULT
 
-    result = runner.run(TurnRequest(text="Is it sunny in Paris?", agent="a"), None, {"get_weather": get_weather}, definitions, {})
+    result = runner.run(
+        TurnRequest(text="Is it sunny in Paris?", agent="a"), None, {"get_weather": get_weather}, definitions, {}
+    )
     assert isinstance(result, RunResult)
     steps = runner.client.run(result.run_id).record().steps
     rounds = [_without(step.output, "ms") for step in steps.values() if step.spec.kind == "agent.turn"]
-    details = [_without(dict(step.info), "ms", "by", "request") for step in steps.values() if step.spec.kind == "agent.turn"]
+    details = [
+        _without(dict(step.info), "ms", "by", "request") for step in steps.values() if step.spec.kind == "agent.turn"
+    ]
     ids = [call["id"] for each in rounds if isinstance(each, dict) for call in each.get("calls", ())]
     requests = [_without(each, "stream", "stream_options") for each in server.requests]
     return Played(result, _renamed(rounds, ids), _renamed(details, ids), cities, _renamed(requests, ids))
@@ -118,7 +128,9 @@ def check(cell: Cell, played: Played) -> None:
             assert "is incomplete" in result.warnings[0]
         case "structured output" | "structured with tools":
             assert (result.output, code) == ({"city": "Paris", "celsius": 21}, None)
-            assert has_part(played.requests[0], {"celsius": {"type": "integer"}}) or '\\"celsius\\"' in json.dumps(played.requests[0])
+            assert has_part(played.requests[0], {"celsius": {"type": "integer"}}) or '\\"celsius\\"' in json.dumps(
+                played.requests[0]
+            )
         case _:
             assert (result.output, code) == (ANSWER, None)
     assert played.cities == cell.cities
@@ -137,18 +149,27 @@ def test_a_reply(cell: Cell, runner: Runner, server: Upstream, monkeypatch: pyte
     check(cell, streamed)
     assert streamed.requests == whole.requests
     if whole.result.error is None:
-        assert (streamed.rounds, streamed.details, streamed.result.usage) == (whole.rounds, whole.details, whole.result.usage)
+        assert (streamed.rounds, streamed.details, streamed.result.usage) == (
+            whole.rounds,
+            whole.details,
+            whole.result.usage,
+        )
 
 
 @pytest.mark.parametrize("provider", model_upstream.providers())
-def test_half_a_stream_is_no_answer(provider: str, runner: Runner, server: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_stream_is_no_answer(
+    provider: str, runner: Runner, server: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cell = model_upstream.cell(provider, "text")
     (turn,) = cell.turns
     half = replace(cell, turns=[{**turn, "stream": turn["stream"][: len(turn["stream"]) // 2], "is_cut": True}])
 
     result = play(runner, server, half, monkeypatch, stream=True).result
 
-    if provider in ("gemini", "vertex"):  # LiteLLM says `stop` at each of their chunks; the note of the table goes when it does not
+    if provider in (
+        "gemini",
+        "vertex",
+    ):  # LiteLLM says `stop` at each of their chunks; the note of the table goes when it does not
         assert result.output == CUT
         return
     assert result.error is not None
@@ -165,9 +186,13 @@ def test_reasoning_goes_to_no_other_provider_and_no_other_address(
         first = ModelRound.read(json.dumps(played.rounds[0]), played.details[0])
         messages = conversation([{"role": "user", "content": "go"}], [first], [[ToolResult(RESULT)] * len(first.calls)])
 
-        others = {(each.model, "") for each in reasons if each.provider != provider} | {(cell.model, "http://127.0.0.1:1/elsewhere")}
+        others = {(each.model, "") for each in reasons if each.provider != provider} | {
+            (cell.model, "http://127.0.0.1:1/elsewhere")
+        }
         for model, address in others:
-            request = request_of(model, messages, {"api_base": address} if address else {}, ToolNames.of(["get_weather"]))
+            request = request_of(
+                model, messages, {"api_base": address} if address else {}, ToolNames.of(["get_weather"])
+            )
 
             assert [secret for secret in SECRETS if secret in json.dumps(request["messages"])] == []
 
@@ -181,5 +206,7 @@ def test_the_table_of_the_docs_is_that_of_these_replies() -> None:
 def test_each_file_names_its_source_and_has_no_column_that_nobody_knows() -> None:
     sources = {name: str(read(name)["source"]) for name in model_upstream.providers()}
 
-    assert [name for name, source in sources.items() if not ("read 2026" in source or source.startswith("as Gemini"))] == []
+    assert [
+        name for name, source in sources.items() if not ("read 2026" in source or source.startswith("as Gemini"))
+    ] == []
     assert {cell.column for cell in model_upstream.cells()} <= {*write_replies.COLUMNS}

@@ -53,7 +53,9 @@ def said(server: ScriptedModels, text: str, **more: object) -> str:
 
 def events(server: ScriptedModels, text: str, **more: object) -> list[str]:
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True, **more}
-    request = urllib.request.Request(f"{server.url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{server.url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=10) as response:
         return [line.removeprefix("data: ") for line in response.read().decode().split("\n\n") if line]
 
@@ -65,7 +67,11 @@ def schema_format(schema: Mapping[str, object]) -> dict[str, object]:
 def test_without_rules_the_prompt_is_echoed_with_its_usage(server: ScriptedModels) -> None:
     answer = ask(server, "one two three")
 
-    assert answer["choices"][0] == {"index": 0, "message": {"role": "assistant", "content": "echo: one two three"}, "finish_reason": "stop"}
+    assert answer["choices"][0] == {
+        "index": 0,
+        "message": {"role": "assistant", "content": "echo: one two three"},
+        "finish_reason": "stop",
+    }
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 
@@ -89,7 +95,9 @@ def test_the_echo_of_a_schema_is_a_value_of_it_and_always_the_same(server: Scrip
 
 
 def test_the_first_rule_that_fits_and_has_uses_left_answers(server: ScriptedModels) -> None:
-    server.script([Rule(reply="once", times=1), Rule(match="capital of \\w+", reply="Paris"), Rule(model="gpt", reply={"any": 1})])
+    server.script(
+        [Rule(reply="once", times=1), Rule(match="capital of \\w+", reply="Paris"), Rule(model="gpt", reply={"any": 1})]
+    )
 
     assert [said(server, "The capital of France?"), said(server, "The capital of France?")] == ["once", "Paris"]
     assert json.loads(said(server, "And else?")) == {"any": 1}
@@ -97,7 +105,9 @@ def test_the_first_rule_that_fits_and_has_uses_left_answers(server: ScriptedMode
 
 
 def test_tool_calls_are_sent_as_a_model_sends_them(server: ScriptedModels) -> None:
-    server.script([Rule(tool_calls=(ToolCall(name="add", arguments={"a": 1}), ToolCall(name="odd", arguments="{not json")))])
+    server.script(
+        [Rule(tool_calls=(ToolCall(name="add", arguments={"a": 1}), ToolCall(name="odd", arguments="{not json")))]
+    )
 
     choice = ask(server, "add")["choices"][0]
 
@@ -116,7 +126,12 @@ def test_a_stream_comes_in_pieces_and_ends_with_the_usage(server: ScriptedModels
 
     deltas = [json.loads(piece) for piece in pieces]
     assert end == "[DONE]"
-    assert [choice["delta"].get("content") for delta in deltas for choice in delta["choices"]] == ["", "one ", "two", None]
+    assert [choice["delta"].get("content") for delta in deltas for choice in delta["choices"]] == [
+        "",
+        "one ",
+        "two",
+        None,
+    ]
     assert deltas[-1]["usage"]["completion_tokens"] == 2
 
 
@@ -142,7 +157,10 @@ def test_a_stream_has_tool_calls_bit_by_bit(server: ScriptedModels) -> None:
         {"index": 0, "id": "call_0", "type": "function", "function": {"name": "add", "arguments": ""}},
         {"index": 1, "type": "function", "function": {"arguments": ""}},
     ]
-    assert "".join(delta["function"]["arguments"] for delta in deltas if delta["index"] == 0) == '{"first": 1, "second": 2}'
+    assert (
+        "".join(delta["function"]["arguments"] for delta in deltas if delta["index"] == 0)
+        == '{"first": 1, "second": 2}'
+    )
     assert len(deltas) > 4
 
 
@@ -213,7 +231,9 @@ def test_the_journal_has_durations_and_closed_connections(server: ScriptedModels
     ask(server, "slow")
     with socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))) as client:
         body = json.dumps({"stream": True, "messages": [{"role": "user", "content": "hang up"}]}).encode()
-        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        client.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
         assert client.recv(15) == b"HTTP/1.1 200 OK"
         under_way = server.journal()[1]
 
@@ -228,7 +248,9 @@ def test_a_streamed_answer_is_over_in_the_journal_when_its_client_has_the_last_p
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
 
     for _ in range(50):
-        with urllib.request.urlopen(urllib.request.Request(f"{server.url}/chat/completions", body), timeout=10) as response:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{server.url}/chat/completions", body), timeout=10
+        ) as response:
             assert any(line == b"data: [DONE]\n" for line in response)  # clients read no further
             assert server.journal()[-1]["until"]
 
@@ -263,7 +285,9 @@ def test_two_hundred_clients_are_answered_at_once(server: ScriptedModels) -> Non
 def test_as_a_process_it_prints_its_address_and_ends_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- {match: hi, reply: hello}\n")
-    parent_code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); sys.stdin.read()"
+    parent_code = (
+        "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); sys.stdin.read()"
+    )
     command = [sys.executable, "-c", parent_code, sys.executable, "-m", "cantata.testing", str(script)]
 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -281,8 +305,14 @@ def test_as_a_process_it_prints_its_address_and_ends_with_its_parent(tmp_path: P
     [
         (None, ": this file does not exist"),
         ("- {match: hi\n", ": line 2: "),
-        ("- {match: hi}\n- {replay: hello}\n", ": line 2: rules[1].replay: unknown key 'replay'; did you mean 'reply'?"),
-        ("- tool_calls:\n  - {nam: x}\n", ": line 2: rules[0].tool_calls[0].nam: unknown key 'nam'; did you mean 'name'?"),
+        (
+            "- {match: hi}\n- {replay: hello}\n",
+            ": line 2: rules[1].replay: unknown key 'replay'; did you mean 'reply'?",
+        ),
+        (
+            "- tool_calls:\n  - {nam: x}\n",
+            ": line 2: rules[0].tool_calls[0].nam: unknown key 'nam'; did you mean 'name'?",
+        ),
         ("- {match: '('}\n", ": line 1: rules[0].match: '(' is not a regular expression: "),
         ("- {times: often}\n", ": line 1: rules[0].times: expected a whole number, found 'often'"),
         ("match: hi\n", ": line 1: rules: expected a list, found a mapping"),
@@ -325,7 +355,10 @@ def gone_within(pid: int, limit_s: float) -> bool:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        if Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+        if (
+            Path(f"/proc/{pid}/stat").exists()
+            and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        ):
             return True  # ended, and waiting for an init that collects it
         time.sleep(0.02)
     return False

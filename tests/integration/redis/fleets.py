@@ -29,7 +29,10 @@ def definitions() -> Definitions:
         folder=str(HERE),
         tools={name: Tool(function=f"redis_tools:{name}") for name in ("mark", "add")},
         agents={name: Agent(model=MODEL, instructions=[f"{name} <{{input}}>"]) for name in ("ann", "bob")},
-        teams={"turns": Team(mode="round_robin", agents=["ann", "bob"]), "all": Team(mode="broadcast", agents=["ann", "bob"])},
+        teams={
+            "turns": Team(mode="round_robin", agents=["ann", "bob"]),
+            "all": Team(mode="broadcast", agents=["ann", "bob"]),
+        },
         limits=Limits(models={MODEL: Rates(rpm=6000, concurrency=20)}),
     )
 
@@ -56,7 +59,11 @@ class Fleet:
     def wait(self) -> None:
         """Wait until all serve."""
         try:
-            until(lambda: {"coordinator", "agents", "tools"} <= registry.slots(self.client.redis).keys(), "the workers", START_S)
+            until(
+                lambda: {"coordinator", "agents", "tools"} <= registry.slots(self.client.redis).keys(),
+                "the workers",
+                START_S,
+            )
         except TimeoutError as error:
             raise TimeoutError(f"{error}; they said: {self.logs()}") from error
 
@@ -141,7 +148,8 @@ def use_everything(workers: Fleet, label: str) -> None:
     row = [workers.mark(f"{label}1", next_node=f"{label}2"), workers.mark(f"{label}2")]
     chains = [workers.chain(*row) for _ in range(3)]
     waits = workers.chain(
-        {"node_id": "w", "kind": "wait", "next_node": "a"}, {"node_id": "a", "kind": "tool", "name": "add", "input": {"a": 1}}
+        {"node_id": "w", "kind": "wait", "next_node": "a"},
+        {"node_id": "a", "kind": "tool", "name": "add", "input": {"a": 1}},
     )
     rows = [*client.batch([f"{label} {number}" for number in range(5)], team="turns", name=f"rows-{label}")]
     assert sorted((row.row, row.status) for row in rows) == [(number, "succeeded") for number in range(5)]

@@ -53,22 +53,41 @@ class Server:
     """One server on loopback, which can be killed and started again."""
 
     def __init__(
-        self, folder: Path, options: Mapping[str, str] | None = None, *, file: Path | None = None, user: str | None = None,
+        self,
+        folder: Path,
+        options: Mapping[str, str] | None = None,
+        *,
+        file: Path | None = None,
+        user: str | None = None,
         password: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.port = free_port()
         self.folder = folder / str(self.port)
         self.folder.mkdir()
         self.redis = Redis(
-            HERE, self.port, username=user, password=password, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=10
-        )  # fmt: skip
-        self._files = [str(shutil.copy(file, self.folder))] if file else []  # a copy: Sentinels have servers write it anew
-        self._command = self._words({"port": str(self.port), "bind": HERE, "dir": str(self.folder), "save": "", **(options or {})})
+            HERE,
+            self.port,
+            username=user,
+            password=password,
+            decode_responses=True,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=10,
+        )
+        self._files = (
+            [str(shutil.copy(file, self.folder))] if file else []
+        )  # a copy: Sentinels have servers write it anew
+        self._command = self._words(
+            {"port": str(self.port), "bind": HERE, "dir": str(self.folder), "save": "", **(options or {})}
+        )
         self.start()
 
     def _words(self, options: Mapping[str, str]) -> list[str]:
         told = {"appendonly": "yes", **options}
-        return [find_server(), *self._files, *(word for name, value in told.items() for word in (f"--{name}", *value.split(" ")))]
+        return [
+            find_server(),
+            *self._files,
+            *(word for name, value in told.items() for word in (f"--{name}", *value.split(" "))),
+        ]
 
     @property
     def place(self) -> str:
@@ -189,8 +208,11 @@ class Clustered:
     @staticmethod
     def _options() -> dict[str, str]:
         return {
-            "cluster-enabled": "yes", "cluster-node-timeout": "2000", "cluster-port": str(free_port()), "cluster-config-file": "nodes",
-        }  # fmt: skip
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": "2000",
+            "cluster-port": str(free_port()),
+            "cluster-config-file": "nodes",
+        }
 
     def form(self) -> None:
         """Share the slots out and have the nodes meet."""

@@ -73,8 +73,13 @@ def test_all_is_done_as_the_user_of_the_example_and_nothing_is_refused(workers: 
     assert [(entry["object"], entry["reason"]) for entry in server.redis.acl_log()] == []
 
 
-def test_workers_say_that_a_password_is_refused_and_go_on_when_it_is_taken_again(workers: Fleet, server: Server) -> None:
-    rows = [workers.chain(*[workers.mark(f"secret{row}{step}", 0.2, **follow(row, step)) for step in range(4)]) for row in range(2)]
+def test_workers_say_that_a_password_is_refused_and_go_on_when_it_is_taken_again(
+    workers: Fleet, server: Server
+) -> None:
+    rows = [
+        workers.chain(*[workers.mark(f"secret{row}{step}", 0.2, **follow(row, step)) for step in range(4)])
+        for row in range(2)
+    ]
     until(lambda: "secret01" in workers.marks(), "steps under way")
     before = len(workers.logs())
 
@@ -107,7 +112,16 @@ def test_a_client_without_a_certificate_is_told_to_name_one(url: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["FLUSHALL", "KEYS *", "CONFIG SET appendonly no", "SHUTDOWN", "GET other", "SUBSCRIBE secrets", "ACL LIST", "SCAN 0"],
+    [
+        "FLUSHALL",
+        "KEYS *",
+        "CONFIG SET appendonly no",
+        "SHUTDOWN",
+        "GET other",
+        "SUBSCRIBE secrets",
+        "ACL LIST",
+        "SCAN 0",
+    ],
 )
 def test_what_cantata_does_not_need_is_refused(url: str, words: str) -> None:
     with connect(url) as redis, pytest.raises(NoPermissionError):
@@ -118,14 +132,20 @@ ONLY_IN_TESTS = "skip.lua"  # no process but a test's calls it, and none of thos
 
 
 def test_the_example_permits_each_command_of_our_scripts() -> None:
-    texts = [file.read_text().replace("'MEMORY', 'USAGE'", "'MEMORY|USAGE'") for file in LUA.rglob("*.lua") if file.name != ONLY_IN_TESTS]
+    texts = [
+        file.read_text().replace("'MEMORY', 'USAGE'", "'MEMORY|USAGE'")
+        for file in LUA.rglob("*.lua")
+        if file.name != ONLY_IN_TESTS
+    ]
     called = {name.lower() for text in texts for name in re.findall(r"redis\.p?call\('([A-Z|]+)'", text)}
     permitted = set(re.findall(r"\+([a-z|]+)", USERS.read_text()))
 
     assert called <= permitted
 
 
-def test_without_the_right_to_measure_keys_there_is_no_estimate_and_nothing_else_is_missing(url: str, server: Server) -> None:
+def test_without_the_right_to_measure_keys_there_is_no_estimate_and_nothing_else_is_missing(
+    url: str, server: Server
+) -> None:
     assert server.redis.acl_setuser("cantata", enabled=True, commands=["-memory|usage"])
     with connect(url) as redis:
         accept(Ledger(redis), "not-measured")

@@ -30,10 +30,15 @@ def workers(tmp_path_factory: pytest.TempPathFactory, clustered: Clustered, mode
 def test_all_that_touches_redis_works_on_a_cluster(workers: Fleet, clustered: Clustered) -> None:
     use_everything(workers, "all")
     run_id = workers.client.runs(most=1)[0].run_id
-    with Door(workers, "gateway") as gateway, httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=40) as events:
+    with (
+        Door(workers, "gateway") as gateway,
+        httpx.stream("GET", f"{gateway}/runs/{run_id}/events", timeout=40) as events,
+    ):
         assert "event: closed" in events.read().decode()
 
-    slots = {clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(None, run.run_id)) for run in workers.client.runs(most=50)}
+    slots = {
+        clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(None, run.run_id)) for run in workers.client.runs(most=50)
+    }
     assert len(slots) > 1, "runs lie all over the cluster"
     for node in clustered.nodes:
         assert [(entry["object"], entry["reason"]) for entry in node.redis.acl_log()] == []
@@ -41,7 +46,10 @@ def test_all_that_touches_redis_works_on_a_cluster(workers: Fleet, clustered: Cl
 
 @pytest.mark.thorough("another Redis; the test above does everything on a cluster")
 def test_a_run_goes_on_while_its_slot_moves_to_another_node(workers: Fleet, clustered: Clustered) -> None:
-    steps = [workers.mark(f"moving{step}", 0.2, **({"next_node": f"moving{step + 1}"} if step < 4 else {})) for step in range(5)]
+    steps = [
+        workers.mark(f"moving{step}", 0.2, **({"next_node": f"moving{step + 1}"} if step < 4 else {}))
+        for step in range(5)
+    ]
     run = workers.chain(*steps)
     until(lambda: "moving0" in workers.marks(), "the first step")
     slot = clustered.nodes[0].say("CLUSTER KEYSLOT", run_key(None, run.run_id))
@@ -57,14 +65,21 @@ def test_a_run_goes_on_while_its_slot_moves_to_another_node(workers: Fleet, clus
 
 @pytest.mark.thorough("another Redis; the test above does everything on a cluster")
 def test_a_cluster_without_a_node_is_waited_for(workers: Fleet, clustered: Clustered) -> None:
-    run = workers.chain(*[workers.mark(f"lost{step}", 0.2, **({"next_node": f"lost{step + 1}"} if step < 2 else {})) for step in range(3)])
+    run = workers.chain(
+        *[
+            workers.mark(f"lost{step}", 0.2, **({"next_node": f"lost{step + 1}"} if step < 2 else {}))
+            for step in range(3)
+        ]
+    )
     until(lambda: "lost0" in workers.marks(), "the first step")
     node = clustered.nodes[2]
 
     node.kill()
     with connect(clustered.url) as redis:
         impatient = Ledger(redis, patience_s=0.5)
-        with pytest.raises(UnavailableError, match=r"Redis (cannot be reached|is a cluster in which nodes are missing)"):
+        with pytest.raises(
+            UnavailableError, match=r"Redis (cannot be reached|is a cluster in which nodes are missing)"
+        ):
             impatient.reader.newest()
     node.start()
     clustered.wait_ok()
@@ -75,7 +90,10 @@ def test_a_cluster_without_a_node_is_waited_for(workers: Fleet, clustered: Clust
 
 @pytest.mark.thorough("another Redis; the test above does everything on a cluster")
 def test_a_cluster_needs_a_broker_and_has_no_replicas_to_wait_for(workers: Fleet, clustered: Clustered) -> None:
-    with connect(clustered.url) as redis, pytest.raises(ConfigError, match="CANTATA_WAIT_REPLICAS is not for a Redis Cluster"):
+    with (
+        connect(clustered.url) as redis,
+        pytest.raises(ConfigError, match="CANTATA_WAIT_REPLICAS is not for a Redis Cluster"),
+    ):
         Ledger(redis, replicas=1)
 
     said = workers.submit("worker", "tools", CANTATA_BROKER_URL="")

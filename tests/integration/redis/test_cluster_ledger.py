@@ -17,7 +17,9 @@ from tests.integration.redis.servers import Clustered
 from tests.integration.state import test_listing, test_outputs, test_sizes, test_timeline
 from tests.integration.state.invariants import check_all
 
-pytestmark = pytest.mark.thorough("another Redis; what each room of it does on a cluster is held by redis/test_cluster.py")
+pytestmark = pytest.mark.thorough(
+    "another Redis; what each room of it does on a cluster is held by redis/test_cluster.py"
+)
 
 SHARED = (test_batches, test_forks, test_listing, test_outputs, test_timeline, test_sessions, test_sizes, test_webhooks)
 LONG = ("ten_thousand", "any_size", "large_run", "million", "share_of_failures", "cannot_begin")
@@ -25,12 +27,14 @@ LONG = ("ten_thousand", "any_size", "large_run", "million", "share_of_failures",
 
 store = test_batches.store
 
-globals().update({
-    name: value
-    for module in SHARED
-    for name, value in vars(module).items()
-    if name.startswith("test_") and not any(word in name for word in LONG)
-})  # fmt: skip
+globals().update(
+    {
+        name: value
+        for module in SHARED
+        for name, value in vars(module).items()
+        if name.startswith("test_") and not any(word in name for word in LONG)
+    }
+)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,9 @@ from tests.integration.state.play import Play, work
 
 
 @pytest.mark.slow("a node of a cluster is away for longer than a lease")
-@pytest.mark.parametrize("victim", [0, *(pytest.param(number, marks=pytest.mark.thorough("another node")) for number in (1, 2))])
+@pytest.mark.parametrize(
+    "victim", [0, *(pytest.param(number, marks=pytest.mark.thorough("another node")) for number in (1, 2))]
+)
 def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(clustered: Clustered, victim: int) -> None:
     for node in clustered.nodes:
         node.redis.config_set("cluster-require-full-coverage", "no")

@@ -34,7 +34,12 @@ def app(server: Server) -> Iterator[Celery]:
     app = Celery("shop", broker=f"redis://{server.place}/3", set_as_current=False)
     app.conf.update(
         broker_transport_options={"global_keyprefix": "shop:", "priority_steps": [0, 5, 9]},
-        task_queues=[Queue("celery"), Queue("payments"), Queue("short", expires=60.0), Queue("all", topic, routing_key="card.#")],
+        task_queues=[
+            Queue("celery"),
+            Queue("payments"),
+            Queue("short", expires=60.0),
+            Queue("all", topic, routing_key="card.#"),
+        ],
         task_routes={
             "tests.routed": {"queue": "payments", "priority": 5},
             "tests.topic": {"queue": "all", "routing_key": "card.new"},
@@ -54,7 +59,9 @@ class Stamped(Task):  # type: ignore[type-arg]  # its function is that of the de
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
         """Add a header."""
-        return super().apply_async(args, kwargs, **{**options, "headers": {**options.get("headers", {}), "shop": "yes"}})
+        return super().apply_async(
+            args, kwargs, **{**options, "headers": {**options.get("headers", {}), "shop": "yes"}}
+        )
 
 
 def _work(**_: object) -> None:

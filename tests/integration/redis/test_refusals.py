@@ -74,8 +74,12 @@ def test_what_is_no_redis_is_told(web: str) -> None:
 def test_a_cluster_and_a_single_redis_are_told_from_each_other(server: Server, clustered: Clustered) -> None:
     node = clustered.nodes[1].place
 
-    assert f"Redis at redis://{node}/0 is a node of a Redis Cluster; name it with redis+cluster://" in fault_of(f"redis://{node}/0")
-    assert "is not a Redis Cluster; name it with redis:// in REDIS_URL" in fault_of(f"redis+cluster://:secret@{server.place}")
+    assert f"Redis at redis://{node}/0 is a node of a Redis Cluster; name it with redis+cluster://" in fault_of(
+        f"redis://{node}/0"
+    )
+    assert "is not a Redis Cluster; name it with redis:// in REDIS_URL" in fault_of(
+        f"redis+cluster://:secret@{server.place}"
+    )
     assert "refuses the user or the password" in fault_of(f"redis+cluster://{server.place}")
 
 

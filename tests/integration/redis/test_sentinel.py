@@ -42,7 +42,9 @@ def test_a_run_is_accepted_when_replicas_have_it_if_they_are_waited_for(watched:
         assert replica.redis.hget(run_key(None, "waited-for"), "status") == "accepted"
 
         impatient = Ledger(redis, replicas=2, patience_s=3.0)
-        with pytest.raises(UnavailableError, match=r"Redis made the change, but 1 of 2 replicas have it \(CANTATA_WAIT_REPLICAS\)"):
+        with pytest.raises(
+            UnavailableError, match=r"Redis made the change, but 1 of 2 replicas have it \(CANTATA_WAIT_REPLICAS\)"
+        ):
             accept(impatient, "not-confirmed")
     watched.master.redis.flushdb()
 
@@ -56,7 +58,9 @@ def test_runs_go_on_when_the_master_is_killed(workers: Fleet, watched: Watched) 
     old.kill()
 
     marks = check_rows(workers, "killed", rows)
-    assert sum(marks.values()) <= len(rows) * (STEPS + 2), f"only what was under way or just done is done again: {marks}"
+    assert sum(marks.values()) <= len(rows) * (STEPS + 2), (
+        f"only what was under way or just done is done again: {marks}"
+    )
     assert watched.master is not old
     use_everything(workers, "after")
     assert workers.tracebacks() == []
@@ -87,12 +91,16 @@ def test_runs_go_on_when_the_master_gives_way(workers: Fleet, watched: Watched) 
     assert {mark: marks[mark] for mark in done} == dict.fromkeys(done, 1)
     assert workers.tracebacks() == []
     for server in watched.servers:
-        assert [(entry["username"], entry["object"]) for entry in server.redis.acl_log()] == [], "of no user of our example"
+        assert [(entry["username"], entry["object"]) for entry in server.redis.acl_log()] == [], (
+            "of no user of our example"
+        )
 
 
 def accept(ledger: Ledger, run_id: str) -> None:
     """Take a run in that nobody will do."""
-    ledger.runs.accept(run_id, kind="chain", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, queue="nobody")
+    ledger.runs.accept(
+        run_id, kind="chain", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, queue="nobody"
+    )
 
 
 def begin_rows(workers: Fleet, name: str) -> list[Any]:
@@ -101,7 +109,11 @@ def begin_rows(workers: Fleet, name: str) -> list[Any]:
     for row in range(3):
         names = [f"{name}{row}{step}" for step in range(STEPS)]
         pairs = zip(names, [*names[1:], ""], strict=True)
-        rows.append(workers.chain(*[workers.mark(each, 0.4, **({"next_node": after} if after else {})) for each, after in pairs]))
+        rows.append(
+            workers.chain(
+                *[workers.mark(each, 0.4, **({"next_node": after} if after else {})) for each, after in pairs]
+            )
+        )
     until(lambda: any(mark.startswith(name) and mark.endswith("1") for mark in workers.marks()), "steps under way")
     return rows
 

@@ -30,7 +30,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"), "authority")
 
 
-def test_a_certificate_for_another_name_is_told_in_one_sentence(server: Server, authority: Authority, tmp_path: Path) -> None:
+def test_a_certificate_for_another_name_is_told_in_one_sentence(
+    server: Server, authority: Authority, tmp_path: Path
+) -> None:
     with tls_before(server.port, authority.issue("elsewhere.example")) as port:
         url = f"rediss://localhost:{port}/0?ssl_ca_certs={authority.file}"
         status = submit(tmp_path, "status", REDIS_URL=url)

@@ -23,7 +23,9 @@ class Authority:
         self.folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.file = self._write(name, self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None)))
+        self.file = self._write(
+            name, self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None))
+        )
 
     def issue(self, name: str, *, days: int = 1) -> tuple[Path, Path]:
         """A certificate for a host or an address, and its key; past if the days are below 0."""
@@ -47,7 +49,9 @@ class Authority:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
         builder = builder.serial_number(x509.random_serial_number()).add_extension(extension, critical=True)
         return (
-            builder.not_valid_before(now - timedelta(days=9)).not_valid_after(now + timedelta(days=days)).sign(self._key, hashes.SHA256())
+            builder.not_valid_before(now - timedelta(days=9))
+            .not_valid_after(now + timedelta(days=days))
+            .sign(self._key, hashes.SHA256())
         )
 
     def _write(self, name: str, certificate: x509.Certificate) -> Path:

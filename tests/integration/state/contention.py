@@ -73,7 +73,10 @@ def run(redis: Redis, load: Load) -> tuple[list[tuple[int, str, int]], float]:
     forks.set_forkserver_preload([__name__])
     barrier = forks.Barrier(PROCESSES)
     path = cast(str, redis.connection_pool.connection_kwargs["path"])
-    processes = [forks.Process(target=_work, args=(f"unix://{path}", str(n), load, barrier), daemon=True) for n in range(PROCESSES)]
+    processes = [
+        forks.Process(target=_work, args=(f"unix://{path}", str(n), load, barrier), daemon=True)
+        for n in range(PROCESSES)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -105,7 +108,9 @@ def _work(url: str, name: str, load: Load, barrier: Barrier) -> None:
         if sweeps and now > sweep_at:
             _tell(redis, limiter.sweep())
             sweep_at = now + SWEEP_S
-        while called := mail.get_message(timeout=max(0, min(agenda[0][0] if agenda else ends_at, sweep_at, ends_at) - time.monotonic())):
+        while called := mail.get_message(
+            timeout=max(0, min(agenda[0][0] if agenda else ends_at, sweep_at, ends_at) - time.monotonic())
+        ):
             step = str(called["data"])
             heapq.heappush(agenda, (time.monotonic(), step, newest[step], "ask"))
         if not agenda or agenda[0][0] > time.monotonic():

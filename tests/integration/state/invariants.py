@@ -86,16 +86,27 @@ def take(redis: Redis, run_id: str) -> Picture:
         for name in ("leases", "ready", "due", "tasks", "asking"):
             pipe.zrange(f"{shard}:{name}", 0, -1)
         pipe.hexists(f"{shard}:clearing", run_id)
-        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due, tasks, asking, is_clearing = pipe.execute()
+        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due, tasks, asking, is_clearing = (
+            pipe.execute()
+        )
     return Picture(
-        run_id=run_id, meta=meta, cells={step_id: _cell(text, meta["status"]) for step_id, text in packed.items()},
-        specs=specs, edges=edges, outs=outs, infos=infos, joins=joins, windows=windows, log=tuple(log),
+        run_id=run_id,
+        meta=meta,
+        cells={step_id: _cell(text, meta["status"]) for step_id, text in packed.items()},
+        specs=specs,
+        edges=edges,
+        outs=outs,
+        infos=infos,
+        joins=joins,
+        windows=windows,
+        log=tuple(log),
         leases=frozenset(name for name in leases if name.split("|")[0] == run_id),
         ready=frozenset(name for name in ready if name.split("|")[0] == run_id),
         due=frozenset(name for name in due if name.split("|")[1] == run_id),
         tasks=frozenset(name for name in tasks if name.split("|")[0] == run_id),
-        asking=frozenset(name for name in asking if name.split("|")[0] == run_id), is_cleared=not is_clearing,
-    )  # fmt: skip
+        asking=frozenset(name for name in asking if name.split("|")[0] == run_id),
+        is_cleared=not is_clearing,
+    )
 
 
 def _cell(packed: str, status: str) -> Cell:
@@ -134,7 +145,9 @@ def _check_definitions(redis: Redis, shard: int, held: Mapping[str, int]) -> Non
     for digest, runs in held.items():
         key = definitions_key(None, shard, digest)
         assert int(redis.hget(key, "runs") or 0) == runs, "definitions know how many open runs and schedules hold them"
-        assert (redis.pttl(key) == -1) == (runs > 0), "definitions expire if and only if no open run or schedule holds them"
+        assert (redis.pttl(key) == -1) == (runs > 0), (
+            "definitions expire if and only if no open run or schedule holds them"
+        )
 
 
 def check(run: Picture) -> None:
@@ -156,7 +169,9 @@ def _check_places(run: Picture) -> None:
     """A step stands exactly where its state says: in leases, in ready, in tasks, in due."""
     leases = {f"{run.run_id}|{cell.attempt}|{cell.owner}|{step}" for step, cell in _cells(run, "running")}
     assert run.leases == leases, "a step runs if and only if it is leased"
-    assert run.ready == {f"{run.run_id}|{step}" for step, _ in _cells(run, "sent")}, "a step is sent if and only if it will be sent again"
+    assert run.ready == {f"{run.run_id}|{step}" for step, _ in _cells(run, "sent")}, (
+        "a step is sent if and only if it will be sent again"
+    )
     tasks = {f"{run.run_id}|{cell.attempt}|{step}" for step, cell in _cells(run, "dispatched")}
     assert run.tasks == tasks, "a step is dispatched if and only if the result of its task will be looked for"
     due = set() if run.status in RUN_OVER or _stands_still(run) else {f"deadline|{run.run_id}|"}
@@ -170,8 +185,12 @@ def _check_places(run: Picture) -> None:
     due |= {f"wait|{run.run_id}|{step}" for step, _ in _cells(run, "waiting_signal") if "timeout_s" in run.spec(step)}
     due |= {f"{timer}|{run.run_id}|{step}" for step, info, options in asked for timer in _open_timers(info, options)}
     assert run.due == due, "each timer has a step that waits for it, and the other way round"
-    assert run.asking == {f"{run.run_id}|{step}" for step, _, _ in asked}, "the inbox has exactly the steps that wait for a person"
-    assert all(cell.owner == "-" for cell in run.cells.values() if cell.word != "running"), "only a running step has an owner"
+    assert run.asking == {f"{run.run_id}|{step}" for step, _, _ in asked}, (
+        "the inbox has exactly the steps that wait for a person"
+    )
+    assert all(cell.owner == "-" for cell in run.cells.values() if cell.word != "running"), (
+        "only a running step has an owner"
+    )
 
 
 def _asked(run: Picture) -> list[tuple[str, dict[str, object], dict[str, object]]]:
@@ -180,7 +199,9 @@ def _asked(run: Picture) -> list[tuple[str, dict[str, object], dict[str, object]
     for step, _ in _cells(run, "waiting_signal"):
         params = cast("dict[str, dict[str, object]]", run.spec(step).get("params", {}))
         if not params.get("sleeps"):
-            found.append((step, cast("dict[str, object]", json.loads(run.infos.get(step, "{}"))), params.get("wait", {})))
+            found.append(
+                (step, cast("dict[str, object]", json.loads(run.infos.get(step, "{}"))), params.get("wait", {}))
+            )
     return found
 
 
@@ -192,7 +213,8 @@ def _open_timers(info: Mapping[str, object], options: Mapping[str, object]) -> I
 
 def _working(run: Picture) -> int:
     return sum(
-        cell.word in ("sent", "running", "dispatched") or (cell.word == "waiting" and cell.attempt > 0) for cell in run.cells.values()
+        cell.word in ("sent", "running", "dispatched") or (cell.word == "waiting" and cell.attempt > 0)
+        for cell in run.cells.values()
     )
 
 
@@ -204,18 +226,26 @@ def _stands_still(run: Picture) -> bool:
 def _check_clock(run: Picture) -> None:
     """The steps that work and those that wait for a person are counted, and the clock goes by that."""
     assert int(run.meta.get("working", 0)) == _working(run), "`working` counts the steps under way"
-    assert int(run.meta.get("asking", 0)) == len(list(_cells(run, "waiting_signal"))), "`asking` counts the steps that wait for a person"
-    assert int(run.meta.get("waits", 0)) == len(_asked(run)), "`waits` counts those that wait for a person, and not sleeps"
+    assert int(run.meta.get("asking", 0)) == len(list(_cells(run, "waiting_signal"))), (
+        "`asking` counts the steps that wait for a person"
+    )
+    assert int(run.meta.get("waits", 0)) == len(_asked(run)), (
+        "`waits` counts those that wait for a person, and not sleeps"
+    )
     is_waiting = run.status == "running" and "cancelling" not in run.meta and bool(_asked(run)) and _working(run) == 0
     assert (shown_status(run.meta) == "waiting") == is_waiting, "a run waits if only people can go on with it"
-    assert ("time_left" in run.meta) == _stands_still(run), "a clock stands still while nothing but a person is waited for"
+    assert ("time_left" in run.meta) == _stands_still(run), (
+        "a clock stands still while nothing but a person is waited for"
+    )
 
 
 def _check_log(run: Picture) -> None:
     """Events have no gap; each attempt started once, each step ended once."""
     assert [entry for entry, _ in run.log] == [f"0-{n}" for n in range(1, len(run.log) + 1)]
     assert run.log[0][1]["t"] == "accepted"
-    begins = [event for _, event in run.log if event["t"] == "started" or (event["t"] in ENDINGS and event["w"])]  # or all in one event
+    begins = [
+        event for _, event in run.log if event["t"] == "started" or (event["t"] in ENDINGS and event["w"])
+    ]  # or all in one event
     started = [(event["s"], int(event["a"])) for event in begins]
     assert sorted(started) == sorted((step, n) for step, cell in run.cells.items() for n in range(1, cell.attempt + 1))
     ended = Counter(event["s"] for _, event in run.log if event["t"] in ENDINGS)
@@ -223,16 +253,22 @@ def _check_log(run: Picture) -> None:
     over = {step for step, cell in run.cells.items() if cell.is_over}
     told = {step for step, cell in run.cells.items() if cell.is_over and cell.word != "skipped"}
     complete = run.status not in RUN_OVER or run.status == "succeeded"
-    assert ended.keys() == over if complete else told <= ended.keys() <= over, "what ended is told; what the end of a run skipped is not"
+    assert ended.keys() == over if complete else told <= ended.keys() <= over, (
+        "what ended is told; what the end of a run skipped is not"
+    )
     closed = [n for n, (_, event) in enumerate(run.log) if event["t"] == "closed"]
     assert closed == ([len(run.log) - 1] if run.status in RUN_OVER else []), "a run closes once, and nothing follows"
 
 
 def _check_edges(run: Picture) -> None:
     """Each step that waits for in-edges waits for exactly those whose source is not over."""
-    pending = Counter(cast(str, edge[0]) for step, cell in run.cells.items() if not cell.is_over for edge in run.edges_of(step))
+    pending = Counter(
+        cast(str, edge[0]) for step, cell in run.cells.items() if not cell.is_over for edge in run.edges_of(step)
+    )
     for step, cell in _cells(run, "waiting"):
-        assert cell.pending == (0 if cell.attempt else pending[step]), f"{step} counts the in-edges that are not resolved"
+        assert cell.pending == (0 if cell.attempt else pending[step]), (
+            f"{step} counts the in-edges that are not resolved"
+        )
         waits_its_turn = step == START and run.meta["status"] == "accepted" and "session" in run.meta
         assert cell.pending > 0 or cell.attempt > 0 or waits_its_turn, f"{step} waits for something"
 
@@ -265,12 +301,16 @@ def check_keys(redis: Redis, run_id: str) -> None:
     is_posted = not redis.hget(key, "outbox")
     for name in keys:
         expires = is_over and is_cleared and is_posted
-        assert (redis.pttl(name) >= 0) == expires, f"{name} expires if and only if its run is over, cleared, and not in the outbox"
+        assert (redis.pttl(name) >= 0) == expires, (
+            f"{name} expires if and only if its run is over, cleared, and not in the outbox"
+        )
     if is_over:
         assert redis.zscore(f"{shard_key(None, shard_of(run_id))}:finished", run_id) is not None
         assert f"{key}:closed" in keys, "waiters are told"
     if is_over and is_cleared:
-        assert not [name for name in keys if name.removeprefix(key).startswith((":joins", ":window", ":backlog", ":signals"))]
+        assert not [
+            name for name in keys if name.removeprefix(key).startswith((":joins", ":window", ":backlog", ":signals"))
+        ]
 
 
 def _escape(text: str) -> str:

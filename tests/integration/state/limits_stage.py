@@ -47,7 +47,9 @@ class Stage(Limiter):
             pipe.rpush(CLOCK, self.now_ms // 1000, self.now_ms % 1000 * 1000 + self.asked % 1000)
             pipe.execute()
 
-    def ask(self, name: str, limits: Limits, *, tokens: int = 1, usd: float | None = None, tenant: str = "") -> Granted | Wait | Exhausted:
+    def ask(
+        self, name: str, limits: Limits, *, tokens: int = 1, usd: float | None = None, tenant: str = ""
+    ) -> Granted | Wait | Exhausted:
         """Ask for a call of the step `name`, written `run/step` if the run is another one than `run`."""
         self.asked += 1  # a microsecond goes by
         self.sleep(0)
@@ -99,7 +101,10 @@ def check(redis: Redis) -> None:
     keys = [key for key in cast("list[str]", redis.keys("*")) if key != CLOCK]
     held = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:active", 0, -1)))
     late = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:late", 0, -1)))
-    holds = {name: json.loads(text) for name, text in cast("dict[str, str]", redis.hgetall(f"cantata:{LIMITS_KEY}:permits")).items()}
+    holds = {
+        name: json.loads(text)
+        for name, text in cast("dict[str, str]", redis.hgetall(f"cantata:{LIMITS_KEY}:permits")).items()
+    }
     assert not held & late, "a call is under way or was given up"
     assert held | late == holds.keys(), "what it took is known as long as it may be told what it cost"
     aside: Counter[tuple[str, str]] = Counter()
@@ -110,7 +115,7 @@ def check(redis: Redis) -> None:
     budgets = cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:budgets", 0, -1))
     lasting = {f"cantata:{LIMITS_KEY}:budget:run:{run_id}" for run_id in budgets} | {
         f"cantata:{LIMITS_KEY}:{name}" for name in ("budgets", "active", "late", "permits", "tickets", "kept", "queues")
-    }  # fmt: skip
+    }
     for key in keys:
         assert key.startswith(f"cantata:{LIMITS_KEY}:"), f"{key} is in the slot of the others"
         if key in lasting or key.endswith(":slots") or ":queue:" in key:
@@ -132,13 +137,19 @@ def check(redis: Redis) -> None:
                 )
     queues = dict(cast("list[tuple[str, float]]", redis.zrange(f"cantata:{LIMITS_KEY}:queues", 0, -1, withscores=True)))
     firsts = {
-        name: dict(cast("list[tuple[str, float]]", redis.zrange(f"cantata:{LIMITS_KEY}:queue:{name}", 0, -1, withscores=True)))
+        name: dict(
+            cast("list[tuple[str, float]]", redis.zrange(f"cantata:{LIMITS_KEY}:queue:{name}", 0, -1, withscores=True))
+        )
         for name in queues
     }
-    assert queues == {name: min(places.values()) for name, places in firsts.items()}, "the queues are in the order of their first"
+    assert queues == {name: min(places.values()) for name, places in firsts.items()}, (
+        "the queues are in the order of their first"
+    )
     assert len(queues) == len([key for key in keys if ":queue:" in key])
     tickets = cast("dict[str, str]", redis.hgetall(f"cantata:{LIMITS_KEY}:tickets"))
     waiting = {(name, ticket) for name, places in firsts.items() for ticket in places}
-    assert waiting == {(of, ticket) for ticket, text in tickets.items() if (of := json.loads(text).get("queue"))}, "each waits in its queue"
+    assert waiting == {(of, ticket) for ticket, text in tickets.items() if (of := json.loads(text).get("queue"))}, (
+        "each waits in its queue"
+    )
     kept = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:kept", 0, -1)))
     assert kept == tickets.keys() - {ticket for _, ticket in waiting}, "others keep their places for a while"

@@ -60,13 +60,24 @@ class Play:
         self.shard = shard_key(None, shard_of(run_id))
         request = "{}" if text is None else to_json({"text": text})
         self.accepted = ledger.runs.accept(
-            run_id, kind=kind, request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
-            max_steps=max_steps, retention_s=retention_s, session=session, webhooks=webhooks, labels=labels,
+            run_id,
+            kind=kind,
+            request=request,
+            definitions=definitions,
+            timeout_s=timeout_s,
+            max_attempts=max_attempts,
+            max_steps=max_steps,
+            retention_s=retention_s,
+            session=session,
+            webhooks=webhooks,
+            labels=labels,
             max_deliveries=max_deliveries,
-        )  # fmt: skip
+        )
         self.new = self.accepted.new
 
-    def plan(self, *steps: Step, edges: tuple[Edge, ...] = (), terminals: tuple[str, ...] = (), ahead: Ahead | None = None) -> Committed:
+    def plan(
+        self, *steps: Step, edges: tuple[Edge, ...] = (), terminals: tuple[str, ...] = (), ahead: Ahead | None = None
+    ) -> Committed:
         """Have the run's first step grow these."""
         return self.do(START, fragment=Graph(steps=steps, edges=edges, terminals=terminals), ahead=ahead)
 
@@ -82,7 +93,9 @@ class Play:
         assert not isinstance(answer, Begun)
         return answer
 
-    def commit(self, begun: Begun, output: JsonValue = None, *, outcome: Outcome | None = None, ahead: Ahead | None = None) -> Committed:
+    def commit(
+        self, begun: Begun, output: JsonValue = None, *, outcome: Outcome | None = None, ahead: Ahead | None = None
+    ) -> Committed:
         """Tell an outcome as the workers do."""
         outcome = outcome or Outcome(output=output)
         info: dict[str, JsonValue] = {"takes": list(outcome.takes)} if outcome.takes != ("done",) else {}
@@ -100,7 +113,9 @@ class Play:
         ahead: Ahead | None = None,
     ) -> Committed:
         """Begin a step and finish it."""
-        committed = self.commit(self.begin(step_id), outcome=Outcome(output=output, takes=takes, fragment=fragment), ahead=ahead)
+        committed = self.commit(
+            self.begin(step_id), outcome=Outcome(output=output, takes=takes, fragment=fragment), ahead=ahead
+        )
         assert committed.result == "ok"
         return committed
 
@@ -116,7 +131,9 @@ class Play:
 
     def come_due(self, what: str, step_id: str = "") -> Swept:
         """Let a timer ring: retry, wait, join or deadline."""
-        assert self.ledger.redis.zadd(f"{self.shard}:due", {f"{what}|{self.run_id}|{step_id}": 1.0}, xx=True, ch=True) == 1
+        assert (
+            self.ledger.redis.zadd(f"{self.shard}:due", {f"{what}|{self.run_id}|{step_id}": 1.0}, xx=True, ch=True) == 1
+        )
         return self.sweep()
 
     def lose_message(self, step_id: str) -> Swept:

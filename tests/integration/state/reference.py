@@ -79,7 +79,10 @@ class Reference:
     @property
     def stands_still(self) -> bool:
         """Whether no time of it passes: no step is under way."""
-        return not any(cell.word in ("sent", "running") or (cell.word == "waiting" and cell.attempt > 0) for cell in self.cells.values())
+        return not any(
+            cell.word in ("sent", "running") or (cell.word == "waiting" and cell.attempt > 0)
+            for cell in self.cells.values()
+        )
 
     def answering(self, name: str) -> str:
         """The step that answers to a name."""
@@ -278,7 +281,9 @@ class Reference:
             like = next(step for step in graph.steps if step.id == items.like)
             for n, step_id in enumerate(item_ids):
                 self.cells[step_id] = Cell(like, "waiting" if n < items.window else "ready", may_start=n < items.window)
-            self.windows[parent] = Window(items.window, min(items.window, len(item_ids)), deque(item_ids[items.window :]))
+            self.windows[parent] = Window(
+                items.window, min(items.window, len(item_ids)), deque(item_ids[items.window :])
+            )
 
         scope = self.cells[parent].spec.scope
         inside = parent if graph.scoped else scope

@@ -31,7 +31,9 @@ def fragments(draw: st.DrawFn, run: Reference, parent: str, number: int) -> Grap
         like = f"{number}item"
         count = draw(st.integers(0, 6))
         items = ItemSteps(like=like, prefix=str(number), given=tuple(range(count)), window=draw(st.integers(1, 3)))
-        edges += [Edge(source=like, target=target) for target in draw(st.lists(st.sampled_from(ids), unique=True, max_size=2))]
+        edges += [
+            Edge(source=like, target=target) for target in draw(st.lists(st.sampled_from(ids), unique=True, max_size=2))
+        ]
         steps.append(draw(_step(like, 0)))
     scoped = draw(st.booleans())
     movable = _movable(run)
@@ -43,7 +45,9 @@ def fragments(draw: st.DrawFn, run: Reference, parent: str, number: int) -> Grap
 @st.composite
 def _step(draw: st.DrawFn, step_id: str, in_edges: int) -> Step:
     if draw(rarely):
-        return Step(id=step_id, kind="wait", timeout_s=LATER_S if draw(st.booleans()) else None, on_error=draw(on_errors))
+        return Step(
+            id=step_id, kind="wait", timeout_s=LATER_S if draw(st.booleans()) else None, on_error=draw(on_errors)
+        )
     return Step(
         id=step_id,
         kind="work",

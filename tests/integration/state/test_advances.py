@@ -37,8 +37,14 @@ def called(ledger: Ledger, **other: object) -> tuple[Play, Begun]:
 
 
 def both(
-    play: Play, ended: Begun, outcome: Outcome | None = None, *, queue: str = "tools", next_step: str = "", step_id: str = "w/@1/advance"
-) -> Committed:  # fmt: skip
+    play: Play,
+    ended: Begun,
+    outcome: Outcome | None = None,
+    *,
+    queue: str = "tools",
+    next_step: str = "",
+    step_id: str = "w/@1/advance",
+) -> Committed:
     """Commit a command together with the advance behind it."""
     outcome = outcome or Outcome(fragment=expansion(1), output={"at": 1.0})
     behind = replace(ended, step_id=step_id, attempt=1)
@@ -56,8 +62,10 @@ def test_one_call_records_both_and_begins_what_follows(ledger: Ledger) -> None:
     assert committed.begun is not None
     assert (committed.begun.step_id, committed.begun.attempt) == ("w/1.call", 1)
     assert [play.events(step) for step in ("w/0.call", "w/@1/advance", "w/1.call")] == [
-        ["started", "done"], ["expanded"], ["started"]
-    ]  # fmt: skip
+        ["started", "done"],
+        ["expanded"],
+        ["started"],
+    ]
     record = ledger.reader.read("run")
     assert (record.steps["w/0.call"].output, record.steps["w/@1/advance"].output) == (5, {"at": 1.0})
     play.commit(committed.begun)
@@ -72,7 +80,12 @@ def test_the_last_advance_ends_the_run(ledger: Ledger) -> None:
 
     committed = both(play, begun, Outcome(output="over"))
 
-    assert (committed.result, committed.has_advanced, committed.begun, committed.run_status) == ("ok", True, None, "succeeded")
+    assert (committed.result, committed.has_advanced, committed.begun, committed.run_status) == (
+        "ok",
+        True,
+        None,
+        "succeeded",
+    )
 
 
 def test_nothing_is_recorded_twice_when_the_reply_is_lost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +101,9 @@ def test_nothing_is_recorded_twice_when_the_reply_is_lost(ledger: Ledger, monkey
     assert play.commit(committed.begun).result == "ok", "its lease is known"
 
 
-def test_in_a_cancelled_run_the_advance_is_leased_and_a_repetition_finds_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_cancelled_run_the_advance_is_leased_and_a_repetition_finds_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play, _ = called(ledger)
     ledger.runs.cancel("run")
     cleaning = play.do("w/@1/advance", fragment=expansion(1), ahead=Ahead("tools")).begun
@@ -135,7 +150,9 @@ def test_an_advance_that_was_to_get_a_cancellation_is_executed_again_with_it(led
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_a_lost_reply_leases_no_further_step_of_the_message(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+def test_a_lost_reply_leases_no_further_step_of_the_message(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
     play, begun = called(ledger, at_most_once=once)
     lose_one_reply(monkeypatch, "commit")
 

@@ -42,7 +42,12 @@ MAX_COMMANDS = 2_000
 HOUR_S = 3600.0
 FIELDS = {"timing": "", "request": "{}", "labels": "{}", "quota": "{}", "origin": "api", "next": ""}
 """Of a schedule."""
-WAIT: dict[str, Any] = {"question": "Sure?", "remind_after_s": HOUR_S, "escalate_after_s": HOUR_S, "escalate_to": ["bo"]}
+WAIT: dict[str, Any] = {
+    "question": "Sure?",
+    "remind_after_s": HOUR_S,
+    "escalate_after_s": HOUR_S,
+    "escalate_to": ["bo"],
+}
 
 
 def commands(redis: Redis, act: Callable[[], object]) -> int:
@@ -94,7 +99,9 @@ def mapped(play: Play, *, window: int, like: Step | None = None, on_error: str =
 Door = Callable[[Ledger], tuple[Callable[[], object], Callable[[], object]]]
 
 
-def a_map_fails(ledger: Ledger, *, window: int = 2, on_error: str = "skip") -> tuple[Callable[[], object], Callable[[], object]]:
+def a_map_fails(
+    ledger: Ledger, *, window: int = 2, on_error: str = "skip"
+) -> tuple[Callable[[], object], Callable[[], object]]:
     play = Play(ledger)
     mapped(play, window=window, on_error=on_error)
     begun = play.begin("map/0")
@@ -112,7 +119,11 @@ def a_map_of_maps_fails(ledger: Ledger) -> tuple[Callable[[], object], Callable[
     play = Play(ledger)
     mapped(play, window=MANY)
     for n in range(300):
-        grow(play, f"map/{n}", Graph(steps=(*(work(f"map/{n}/{m}") for m in range(5)), work(f"map/{n}/x")), exit=f"map/{n}/x"))
+        grow(
+            play,
+            f"map/{n}",
+            Graph(steps=(*(work(f"map/{n}/{m}") for m in range(5)), work(f"map/{n}/x")), exit=f"map/{n}/x"),
+        )
     begun = play.begin(f"map/{MANY - 1}")
 
     def check() -> None:
@@ -127,9 +138,15 @@ def a_map_of_maps_fails(ledger: Ledger) -> tuple[Callable[[], object], Callable[
 def a_scope_fails(ledger: Ledger) -> tuple[Callable[[], object], Callable[[], object]]:
     """Each of its steps also leads to one outside."""
     play = Play(ledger)
-    play.plan(work("team", on_error="jump"), work("b"), *works("o"), edges=(Edge(source="team", target="b", label="failed"),))
+    play.plan(
+        work("team", on_error="jump"), work("b"), *works("o"), edges=(Edge(source="team", target="b", label="failed"),)
+    )
     edges = tuple(Edge(source=f"team/{n}", target=f"team/{n}x") for n in range(MANY // 2))
-    steps = (*(work(f"team/{n}") for n in range(MANY // 2)), *(wait(f"team/{n}x") for n in range(MANY // 2)), work("team/exit"))
+    steps = (
+        *(work(f"team/{n}") for n in range(MANY // 2)),
+        *(wait(f"team/{n}x") for n in range(MANY // 2)),
+        work("team/exit"),
+    )
     grow(play, "team", Graph(steps=steps, edges=edges, exit="team/exit"))
     begun = play.begin("team/0")
 
@@ -146,7 +163,9 @@ def many_follow(ledger: Ledger, steps: tuple[Step, ...]) -> tuple[Callable[[], o
     states = {"sent"} if steps[0].kind == "work" else {"waiting_signal"}
 
     def check() -> None:
-        assert {step.state for step_id, step in ledger.reader.read("run").steps.items() if step_id not in ("a", START)} == states
+        assert {
+            step.state for step_id, step in ledger.reader.read("run").steps.items() if step_id not in ("a", START)
+        } == states
 
     return lambda: play.commit(begun, outcome=Outcome(warnings=("so it is recorded in the long way",))), check
 
@@ -227,7 +246,9 @@ def an_expansion_with_edges_of_older_steps(ledger: Ledger) -> tuple[Callable[[],
     third = MANY // 3
     play = Play(ledger)
     over, other, behind = ids("over", third), ids("open", third), ids("behind", third)
-    steps = tuple(work(step_id, quorum=2 if step_id in behind else None) for step_id in ("a", "first", *over, *other, *behind))
+    steps = tuple(
+        work(step_id, quorum=2 if step_id in behind else None) for step_id in ("a", "first", *over, *other, *behind)
+    )
     play.plan(*steps, edges=tuple(Edge(source="first", target=step_id) for step_id in behind))
     for step_id in over:
         play.do(step_id)
@@ -280,9 +301,14 @@ def a_long_workflow_ends(ledger: Ledger) -> tuple[Callable[[], object], Callable
 def much_is_due(ledger: Ledger) -> tuple[Callable[[], object], Callable[[], object]]:
     """200 lost leases, timers, lost messages and finished runs in a shard."""
     shard = shard_of("run")
-    runs = [Play(ledger, run_id) for run_id in itertools.islice((name for name in ids("r", 40_000) if shard_of(name) == shard), 100)]
+    runs = [
+        Play(ledger, run_id)
+        for run_id in itertools.islice((name for name in ids("r", 40_000) if shard_of(name) == shard), 100)
+    ]
     for play in runs:
-        play.plan(work("lost"), work("retrying"), work("unbegun"), wait("sure", timeout_s=HOUR_S, params={"wait": WAIT}))
+        play.plan(
+            work("lost"), work("retrying"), work("unbegun"), wait("sure", timeout_s=HOUR_S, params={"wait": WAIT})
+        )
         play.begin("lost")
         play.commit(play.begin("retrying"), outcome=Outcome(status="retry", retry_in_s=HOUR_S))
     for part in (":leases", ":due", ":ready"):
@@ -306,7 +332,11 @@ def a_fork_waits_for_many(ledger: Ledger) -> tuple[Callable[[], object], Callabl
 
     def check() -> None:
         steps = ledger.reader.read(run_id).steps
-        assert [steps[step_id].state for step_id in ("a", "s0", f"s{MANY - 1}")] == ["done", "waiting_signal", "waiting_signal"]
+        assert [steps[step_id].state for step_id in ("a", "s0", f"s{MANY - 1}")] == [
+            "done",
+            "waiting_signal",
+            "waiting_signal",
+        ]
 
     return lambda: fork_store.make(ledger, run_id, fork, request={}, given=None, labels={}), check
 
@@ -320,11 +350,16 @@ def a_signal_names_many(ledger: Ledger) -> tuple[Callable[[], object], Callable[
 def a_step_reads_many(ledger: Ledger) -> tuple[Callable[[], object], Callable[[], object]]:
     """Under names that moved twice; every other output is a blob."""
     play = Play(ledger)
-    play.plan(*works("s"), work("mover"), work("z", reads={step_id: step_id for step_id in ids("s")}), edges=row("mover", "z"))
+    play.plan(
+        *works("s"), work("mover"), work("z", reads={step_id: step_id for step_id in ids("s")}), edges=row("mover", "z")
+    )
     large = "x" * 40_000
     for n, step_id in enumerate(ids("s")[:30]):
         play.do(step_id, large if n % 2 else step_id)
-    play.do("s30", fragment=Graph(steps=(work("new0"), work("new1")), names={f"s{n}": f"s{n + 1}" for n in range(2)}, exit="new1"))
+    play.do(
+        "s30",
+        fragment=Graph(steps=(work("new0"), work("new1")), names={f"s{n}": f"s{n + 1}" for n in range(2)}, exit="new1"),
+    )
     play.do("mover")
     found: list[Begun] = []
 
@@ -346,7 +381,9 @@ def a_log_drops_many_lines(ledger: Ledger) -> tuple[Callable[[], object], Callab
     def check() -> None:
         assert ledger.redis.xlen(key) == 1
 
-    return lambda: ledger.runs.append_log("run", ['{"event":"' + "x" * 10**6 + '"}'], most=MANY, most_bytes=10**6), check
+    return lambda: ledger.runs.append_log(
+        "run", ['{"event":"' + "x" * 10**6 + '"}'], most=MANY, most_bytes=10**6
+    ), check
 
 
 def an_inbox_is_read(ledger: Ledger) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -375,7 +412,11 @@ def runs_are_listed(ledger: Ledger) -> tuple[Callable[[], object], Callable[[], 
 def schedules_are_listed(ledger: Ledger) -> tuple[Callable[[], object], Callable[[], object]]:
     """Many lie in one shard, as those of one session do."""
     store, many = ScheduleStore(ledger), MANY // 3
-    fields = {**FIELDS, "spec": Schedule(cron="0 9 * * *", chain="c").model_dump_json(), "offer": to_json({"fields": {}})}
+    fields = {
+        **FIELDS,
+        "spec": Schedule(cron="0 9 * * *", chain="c").model_dump_json(),
+        "offer": to_json({"fields": {}}),
+    }
     for n in range(many):
         store.put(7, scope_of("acme", f"t{n}"), fields, "{}", None)
     store.put(7, scope_of("other", "t"), fields, "{}", None)
@@ -391,17 +432,23 @@ def a_schedule_fires(ledger: Ledger) -> tuple[Callable[[], object], Callable[[],
     """As many times as one look starts, half of which waited."""
     store, scope, half = ScheduleStore(ledger), scope_of("acme", "t"), MOST_STARTED // 2
     shard = shard_of(scope)
-    offer = offer_of(kind="turn", tenant="acme", timeout_s=60, max_attempts=3, max_steps=10, retention_s=60, queue="coordinator")
+    offer = offer_of(
+        kind="turn", tenant="acme", timeout_s=60, max_attempts=3, max_steps=10, retention_s=60, queue="coordinator"
+    )
     fields = {**FIELDS, "spec": "{}", "offer": to_json(offer)}
     store.put(shard, scope, fields, "{}", None)
     store.add_pending(scope, range(half), None)
     mark = str(ledger.redis.hget(f"{shard_key(None, shard)}:schedule:{scope}", "mark"))
-    items = [{"at": str(n), "run": run_id_at(shard, scope, n), "request": "{}", "labels": "{}"} for n in range(2 * half)]
+    items = [
+        {"at": str(n), "run": run_id_at(shard, scope, n), "request": "{}", "labels": "{}"} for n in range(2 * half)
+    ]
     items = [{**item, "pending": to_json({"at": item["at"]})} if n < half else item for n, item in enumerate(items)]
     fired: list[Fired | Exception] = []
 
     def check() -> None:
-        assert [outcome for result in fired if isinstance(result, Fired) for outcome, _ in result.outcomes] == ["new"] * 2 * half
+        assert [outcome for result in fired if isinstance(result, Fired) for outcome, _ in result.outcomes] == [
+            "new"
+        ] * 2 * half
 
     return lambda: fired.extend(store.fire([Firing(shard, scope, mark, "allow", items, read="")])), check
 
@@ -505,7 +552,10 @@ def test_a_call_reads_a_bounded_number_of_bytes_of_labels_and_requests(ledger: L
     play.plan(*(wait(step_id) for step_id in ids("s", 100)))
     items: list[InboxItem] = []
 
-    assert commands(ledger.redis, lambda: items.extend(inbox.iterate(ledger, InboxFilter(labels={"label7": "v" * 500})))) <= 100
+    assert (
+        commands(ledger.redis, lambda: items.extend(inbox.iterate(ledger, InboxFilter(labels={"label7": "v" * 500}))))
+        <= 100
+    )
 
     assert {item.step for item in items} == {*ids("s", 100)}
 
@@ -547,7 +597,9 @@ def test_steps_that_are_being_stopped_count_as_skipped_at_once(ledger: Ledger, m
         assert ledger.redis.hget(f"{play.shard}:run:run", "unfinished") is None
 
 
-def test_a_sweep_does_what_a_dead_process_left_and_sends_what_follows(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_does_what_a_dead_process_left_and_sends_what_follows(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     mapped(play, window=2)
     half(play, monkeypatch)
@@ -560,7 +612,9 @@ def test_a_sweep_does_what_a_dead_process_left_and_sends_what_follows(ledger: Le
     assert play.status == "succeeded"
 
 
-def test_the_sweep_leaves_other_entries_of_such_a_run_for_later(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_leaves_other_entries_of_such_a_run_for_later(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     mapped(play, window=MANY)
     begun, retrying = play.begin("map/7"), play.begin("map/8")
@@ -594,7 +648,9 @@ def test_such_a_run_can_be_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("act", ["commit", "fail", "begin", "lose", "cancel"])
-def test_a_worker_that_does_not_know_of_it_does_no_harm(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+def test_a_worker_that_does_not_know_of_it_does_no_harm(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
     """As one of an older version: its scripts do not read the field, and do all at once."""
     play = Play(ledger)
     mapped(play, window=MANY)
@@ -633,7 +689,9 @@ def test_a_worker_that_does_not_know_of_it_does_no_harm(ledger: Ledger, monkeypa
     assert play.status == "succeeded"
 
 
-def test_what_cannot_be_done_costs_its_run_alone_and_it_can_be_cancelled(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_done_costs_its_run_alone_and_it_can_be_cancelled(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Play(ledger, near("run"))
     other.plan(work("a"))
     begun = other.begin("a")

@@ -21,7 +21,9 @@ GRACE_S = 30.0
 def advance(step_id: str, root: str = "", **params: Any) -> Step:
     """An advance of a workflow; without `root`, its first one."""
     given = {"workflow": "flow", **({"root": root} if root else {}), **params}
-    return Step.model_validate({"kind": "workflow.advance", "queue": "tools", "expands": True, "id": step_id, "params": given})
+    return Step.model_validate(
+        {"kind": "workflow.advance", "queue": "tools", "expands": True, "id": step_id, "params": given}
+    )
 
 
 def expand(play: Play, step_id: str, *commands: Step, number: int = 1, root: str = "", **params: Any) -> str:
@@ -33,7 +35,9 @@ def expand(play: Play, step_id: str, *commands: Step, number: int = 1, root: str
     return behind.id
 
 
-def flow(ledger: Ledger, *more: Step, edges: tuple[Edge, ...] = (), timeout_s: float = 600, **params: Any) -> tuple[Play, str]:
+def flow(
+    ledger: Ledger, *more: Step, edges: tuple[Edge, ...] = (), timeout_s: float = 600, **params: Any
+) -> tuple[Play, str]:
     """A run whose workflow `w` waits for a function and a person; its next advance."""
     play = Play(ledger, timeout_s=timeout_s)
     play.plan(advance("w"), *more, edges=edges)
@@ -54,7 +58,11 @@ def left_s(play: Play) -> float:
 
 def open_timers(play: Play) -> set[str]:
     """The timers and leases that the run still has."""
-    return {str(each) for part in ("due", "leases", "ready", "tasks") for each in play.ledger.redis.zrange(f"{play.shard}:{part}", 0, -1)}
+    return {
+        str(each)
+        for part in ("due", "leases", "ready", "tasks")
+        for each in play.ledger.redis.zrange(f"{play.shard}:{part}", 0, -1)
+    }
 
 
 def test_all_steps_are_stopped_but_the_next_advance(ledger: Ledger) -> None:
@@ -149,8 +157,12 @@ def test_the_workflows_of_a_map_clean_up(ledger: Ledger) -> None:
 
 def test_all_workflows_of_a_chain_clean_up(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(advance("v"), advance("w"), advance("unbegun"), work("after"), edges=(*row("v", "after"), *row("w", "after")))
-    first, second = (expand(play, name, wait(f"{name}/0.wait"), grace_s=grace_s) for name, grace_s in (("v", 10), ("w", 50)))
+    play.plan(
+        advance("v"), advance("w"), advance("unbegun"), work("after"), edges=(*row("v", "after"), *row("w", "after"))
+    )
+    first, second = (
+        expand(play, name, wait(f"{name}/0.wait"), grace_s=grace_s) for name, grace_s in (("v", 10), ("w", 50))
+    )
 
     ledger.runs.cancel("run")
 
@@ -254,6 +266,9 @@ def test_a_listing_and_a_snapshot_tell_it(ledger: Ledger) -> None:
     flow(ledger)
     ledger.runs.cancel("run")
 
-    found = {status: [run.status for run in find_page(ledger, RunFilter(statuses=(status,))).runs] for status in ("running", "cancelling")}
+    found = {
+        status: [run.status for run in find_page(ledger, RunFilter(statuses=(status,))).runs]
+        for status in ("running", "cancelling")
+    }
     assert found == {"running": [], "cancelling": ["cancelling"]}
     assert ledger.reader.snapshot("run").run.status == "cancelling"

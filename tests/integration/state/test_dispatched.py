@@ -22,7 +22,11 @@ from tests.integration.state.test_ledger_expansion import mapped
 from tests.integration.state.test_parked import deadline
 
 TIMEOUT_S, CHECK_S = 600.0, 5.0
-DONE, RETRY, DISPATCHED = Outcome(output="theirs"), Outcome(status="retry", retry_in_s=9), Outcome(status="dispatched", retry_in_s=CHECK_S)
+DONE, RETRY, DISPATCHED = (
+    Outcome(output="theirs"),
+    Outcome(status="retry", retry_in_s=9),
+    Outcome(status="dispatched", retry_in_s=CHECK_S),
+)
 OUTCOMES = [DONE, failed(), RETRY]
 
 
@@ -68,7 +72,11 @@ def elsewhere(play: Play, step_id: str = "a", attempt: int = 1) -> Begun:
 def look_at(play: Play, step_id: str = "a", attempt: int = 1) -> float:
     """The seconds until a sweep has somebody look for the result of a task."""
     seconds, micros = play.ledger.redis.time()
-    return float(str(play.ledger.redis.zscore(f"{play.shard}:tasks", f"{play.run_id}|{attempt}|{step_id}"))) / 1000 - seconds - micros / 1e6
+    return (
+        float(str(play.ledger.redis.zscore(f"{play.shard}:tasks", f"{play.run_id}|{attempt}|{step_id}"))) / 1000
+        - seconds
+        - micros / 1e6
+    )
 
 
 # nobody holds it
@@ -98,7 +106,9 @@ def test_a_dispatched_step_has_no_lease_and_is_not_recovered(ledger: Ledger) -> 
     assert (play.words("a"), play.events("a")) == ("dispatched", ["started", "dispatched"])
 
 
-def test_the_step_behind_it_in_its_message_is_begun_by_the_same_call(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_behind_it_in_its_message_is_begun_by_the_same_call(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = TaskPlay(ledger)
     play.plan(task("a"), task("b"))
     begun = play.begin("a")
@@ -159,7 +169,9 @@ def test_the_cheap_step_behind_it_is_begun_by_who_records_its_outcome(ledger: Le
     play.plan(task("a"), task("b", cheap=True), edges=row("a", "b"))
     dispatch(play)
 
-    committed = ledger.steps.commit(elsewhere(play), DONE, output='"theirs"', info={}, ahead=Ahead("tools"), next_owner="another#1~1")
+    committed = ledger.steps.commit(
+        elsewhere(play), DONE, output='"theirs"', info={}, ahead=Ahead("tools"), next_owner="another#1~1"
+    )
 
     assert committed.begun is not None
     assert (committed.begun.step_id, committed.begun.worker) == ("b", "another#1")
@@ -176,7 +188,9 @@ def unchanged(play: Play, late: Begun, outcome: Outcome) -> str:
 
 
 def _all_of(play: Play) -> tuple[object, ...]:
-    return invariants.take(play.ledger.redis, play.run_id), sorted(cast("list[str]", play.ledger.redis.keys(f"{play.shard}:*")))
+    return invariants.take(play.ledger.redis, play.run_id), sorted(
+        cast("list[str]", play.ledger.redis.keys(f"{play.shard}:*"))
+    )
 
 
 @pytest.mark.parametrize("later", [*OUTCOMES, DISPATCHED], ids=lambda outcome: f"then {outcome.status}")
@@ -207,7 +221,9 @@ def test_an_outcome_after_the_end_of_the_run_is_refused(ledger: Ledger, later: O
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.status)
-def test_an_outcome_that_comes_before_the_task_is_known_to_be_published_counts(ledger: Ledger, outcome: Outcome) -> None:
+def test_an_outcome_that_comes_before_the_task_is_known_to_be_published_counts(
+    ledger: Ledger, outcome: Outcome
+) -> None:
     play = TaskPlay(ledger)
     play.plan(task("a", on_error="skip"), work("b"), edges=row("a", "b"))
     begun = play.begin("a")
@@ -424,10 +440,19 @@ def published(play: Play, begun: Begun, next_step: str) -> Begun:
 def test_a_member_that_is_late_has_its_task_revoked(ledger: Ledger) -> None:
     """Its model called the task; or the task is all that it is."""
     play = TaskPlay(ledger)
-    play.plan(work("ann"), work("bob"), task("cleo"), work("join", deadline_s=60), edges=fan_in(("ann", "bob", "cleo"), "join"))
+    play.plan(
+        work("ann"),
+        work("bob"),
+        task("cleo"),
+        work("join", deadline_s=60),
+        edges=fan_in(("ann", "bob", "cleo"), "join"),
+    )
     play.do("ann")
     play.do(
-        "bob", fragment=Graph(steps=(task("bob/call", scope="bob"), work("bob/turn")), edges=row("bob/call", "bob/turn"), exit="bob/turn")
+        "bob",
+        fragment=Graph(
+            steps=(task("bob/call", scope="bob"), work("bob/turn")), edges=row("bob/call", "bob/turn"), exit="bob/turn"
+        ),
     )
     late = dispatch(play, "bob/call"), dispatch(play, "cleo")
 
@@ -552,5 +577,10 @@ def test_nothing_is_kept_of_it_but_its_run(ledger: Ledger) -> None:
     of_run = {key for key in shard if key.startswith(f"{play.shard}:run:")}
     assert all(ledger.redis.pttl(key) > 0 for key in of_run)
     assert {key.removeprefix(f"{play.shard}:").partition(":")[0] for key in shard - of_run} == {
-        "runs", "finished", "definitions", "sizes", "totals", "bytes"
-    }  # fmt: skip
+        "runs",
+        "finished",
+        "definitions",
+        "sizes",
+        "totals",
+        "bytes",
+    }

@@ -67,10 +67,18 @@ class Tenant:
             run_id = id_in_shard(conversations.shard_of_session(scope), f"{run_id}.")
             session = RunSession(scope, 60.0, 4, 100)
         self.ledger.runs.accept(
-            run_id, kind="turn", request=to_json({"text": "x" * size}), definitions="{}", timeout_s=60, max_attempts=3, max_steps=1000,
-            labels={"tenant": self.name, "note": "n" * min(size, 400)}, session=session, retention_s=60,
+            run_id,
+            kind="turn",
+            request=to_json({"text": "x" * size}),
+            definitions="{}",
+            timeout_s=60,
+            max_attempts=3,
+            max_steps=1000,
+            labels={"tenant": self.name, "note": "n" * min(size, 400)},
+            session=session,
+            retention_s=60,
             webhooks=[{"to": f"https://{'w' * 40}.org", "on": {"end": True}}] if n % 5 == 0 else (),
-        )  # fmt: skip
+        )
         self.runs[run_id] = session is not None
         if n % 4:
             self.plan(run_id, n, size)
@@ -140,7 +148,9 @@ class Tenant:
             self.count += 1
             forked = id_in_shard(shard_of(run_id), f"{self.prefix}-{self.count}f")
             if n % 2:
-                fork_store.make(self.ledger, forked, fork, request={"text": "x"}, given="y", labels={"tenant": self.name})
+                fork_store.make(
+                    self.ledger, forked, fork, request={"text": "x"}, given="y", labels={"tenant": self.name}
+                )
                 self.runs[forked] = self.runs[run_id]
             else:  # whoever made it dies
                 Stage(self.ledger, forked, fork).lay_out("1")
@@ -152,7 +162,12 @@ class Tenant:
 
     def schedule(self, n: int, size: int) -> None:
         scope = scope_of(self.name, f"t{n % 3}")
-        offer = {"step": START, "spec": "{}", "resend_ms": 1000, "fields": {"kind": "turn", "tenant": self.name, "timeout_ms": 1000}}
+        offer = {
+            "step": START,
+            "spec": "{}",
+            "resend_ms": 1000,
+            "fields": {"kind": "turn", "tenant": self.name, "timeout_ms": 1000},
+        }
         fields = {
             "spec": "{}", "timing": str(n % 4), "request": to_json({"text": "q" * size}), "offer": to_json(cast(JsonValue, offer)),
             "labels": "{}", "quota": "{}", "origin": "api", "next": "",
@@ -169,7 +184,15 @@ class Tenant:
         scope = scope_of(self.name, f"t{n % 3}")
         mark = self.redis.hget(f"{self.shard(scope)}:schedule:{scope}", "mark")
         self.schedules.fire(
-            [Firing(shard_of(scope), scope, str(mark), "queue", [{"at": str(n), "run": "r", "request": "{}", "labels": "{}"}])]
+            [
+                Firing(
+                    shard_of(scope),
+                    scope,
+                    str(mark),
+                    "queue",
+                    [{"at": str(n), "run": "r", "request": "{}", "labels": "{}"}],
+                )
+            ]
         )
 
     def unschedule(self, n: int, size: int) -> None:
@@ -235,7 +258,9 @@ class Tenant:
             own = measure(self.redis, f"{memory_key(None, self.name)}*")
         posts = self.outbox_bytes()
         bytes_of = {thing: counted for thing, (counted, _) in runs.items()} | items
-        assert sum(bytes_of.values()) + posts + memory == before, f"{bytes_of}, {memory} of memories, {posts} to be posted"
+        assert sum(bytes_of.values()) + posts + memory == before, (
+            f"{bytes_of}, {memory} of memories, {posts} to be posted"
+        )
 
         own = {key: sizes for key, sizes in own.items() if ":replies:" not in key}
         compare("memory", memory + SHARED, own.values())
@@ -258,18 +283,29 @@ class Tenant:
     def run_bytes(self) -> dict[str, tuple[int, int]]:
         """Return what is counted for each run, and the number of its steps."""
         runs = [run_id for key in self.keys("runs") for run_id in cast("list[str]", self.redis.zrange(key, 0, -1))]
-        found = {run_id: cast("list[str]", self.redis.hmget(run_key(None, run_id), ["tenant", "bytes", "count"])) for run_id in runs}
+        found = {
+            run_id: cast("list[str]", self.redis.hmget(run_key(None, run_id), ["tenant", "bytes", "count"]))
+            for run_id in runs
+        }
         return {
-            f"run:{run_id}": (int(size or 0), int(count or 0)) for run_id, (tenant, size, count) in found.items() if tenant == self.name
+            f"run:{run_id}": (int(size or 0), int(count or 0))
+            for run_id, (tenant, size, count) in found.items()
+            if tenant == self.name
         }
 
     def outbox_bytes(self) -> int:
         """Return what is counted for events that are still to be posted."""
-        texts = [text for key in self.keys(f"outbox:{self.name}") for text in cast("list[str]", self.redis.lrange(key, 0, -1))]
+        texts = [
+            text
+            for key in self.keys(f"outbox:{self.name}")
+            for text in cast("list[str]", self.redis.lrange(key, 0, -1))
+        ]
         return sum(len(text.split(" ", 2)[2].encode()) for text in texts)
 
     def keys(self, name: str) -> list[str]:
-        return [key for shard in shards_in_use(self.redis) if self.redis.exists(key := f"{shard_key(None, shard)}:{name}")]
+        return [
+            key for shard in shards_in_use(self.redis) if self.redis.exists(key := f"{shard_key(None, shard)}:{name}")
+        ]
 
     def cancel_all(self) -> None:
         for shard in shards_in_use(self.redis):
@@ -307,9 +343,16 @@ def measure(redis: Redis, pattern: str) -> dict[str, tuple[int, int]]:
     kinds = ask_each(redis, keys, lambda pipe, key: pipe.type(key))
     reads = {"hash": "HVALS", "list": "LRANGE", "stream": "XRANGE", "string": "STRLEN"}
     ends = {"list": ("0", "-1"), "stream": ("-", "+")}
-    large = [(key, kind) for key, size, kind in zip(keys, sizes, kinds, strict=True) if kind in reads and (size or 0) > LARGE]
-    values = ask_each(redis, large, lambda pipe, each: pipe.execute_command(reads[each[1]], each[0], *ends.get(each[1], ())))
-    texts = {key: sum(size for size in sizes_in(value) if size > LARGE) for (key, _), value in zip(large, values, strict=True)}
+    large = [
+        (key, kind) for key, size, kind in zip(keys, sizes, kinds, strict=True) if kind in reads and (size or 0) > LARGE
+    ]
+    values = ask_each(
+        redis, large, lambda pipe, each: pipe.execute_command(reads[each[1]], each[0], *ends.get(each[1], ()))
+    )
+    texts = {
+        key: sum(size for size in sizes_in(value) if size > LARGE)
+        for (key, _), value in zip(large, values, strict=True)
+    }
     return {key: (int(size or 0), texts.get(key, 0)) for key, size in zip(keys, sizes, strict=True)}
 
 
@@ -329,7 +372,9 @@ def sizes_in(reply: object) -> Iterator[int]:
 def compare(thing: str, counted: int, keys: Collection[tuple[int, int]], *, beside_texts: int = 0) -> None:
     """Compare what is counted for a thing with the bytes of its keys, and with those of their large texts."""
     taken, texts = sum(size for size, _ in keys), sum(size for _, size in keys)
-    found = f"{thing} takes {taken:,} bytes in {len(keys)} keys, {texts:,} of them large texts, and {counted:,} are counted"
+    found = (
+        f"{thing} takes {taken:,} bytes in {len(keys)} keys, {texts:,} of them large texts, and {counted:,} are counted"
+    )
     assert taken <= FACTOR * counted, found
     assert counted <= MOST_COUNTED * taken + KEY * max(len(keys), 1), found
     assert texts <= counted - beside_texts, found
@@ -342,7 +387,10 @@ OPERATIONS = [
     Tenant.remember, Tenant.remember, Tenant.forget, Tenant.build, Tenant.clear_session,
 ]  # fmt: skip
 OPERATION = st.tuples(
-    st.sampled_from(OPERATIONS), st.sampled_from((0, 0, 0, 1)), st.integers(0, 1000), st.sampled_from((0, 10, 1000, 40_000))
+    st.sampled_from(OPERATIONS),
+    st.sampled_from((0, 0, 0, 1)),
+    st.integers(0, 1000),
+    st.sampled_from((0, 10, 1000, 40_000)),
 )
 
 
@@ -355,7 +403,12 @@ def empty(valkey: Redis) -> Iterator[Ledger]:
 
 
 @pytest.mark.slow("many histories of all that two tenants can store, each measured in Redis")
-@settings(examples(40), phases=(Phase.explicit, Phase.generate), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    examples(40),
+    phases=(Phase.explicit, Phase.generate),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(history=st.lists(OPERATION, min_size=80, max_size=160))
 def test_what_keys_take_stays_near_what_is_counted(empty: Ledger, history: list[tuple[object, int, int, int]]) -> None:
     redis = empty.redis
@@ -413,8 +466,17 @@ def sweep(ledger: Ledger) -> None:
 
 def shards_in_use(redis: Redis) -> list[int]:
     """Return the shards that have keys."""
-    return sorted({int(str(key).partition("{")[2].partition("}")[0]) for key in redis.scan_iter(match="cantata:{[0-9]*", count=10_000)})
+    return sorted(
+        {
+            int(str(key).partition("{")[2].partition("}")[0])
+            for key in redis.scan_iter(match="cantata:{[0-9]*", count=10_000)
+        }
+    )
 
 
 def _counts(redis: Redis) -> list[str]:
-    return [str(key) for key in redis.scan_iter(match="cantata:{*}:*", count=10_000) if str(key).rpartition(":")[2] in COUNTS]
+    return [
+        str(key)
+        for key in redis.scan_iter(match="cantata:{*}:*", count=10_000)
+        if str(key).rpartition(":")[2] in COUNTS
+    ]

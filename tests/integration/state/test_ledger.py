@@ -41,7 +41,9 @@ def test_a_run_is_accepted_once(ledger: Ledger) -> None:
     assert first.events() == ["accepted"]
 
 
-def test_a_run_whose_acceptance_is_told_again_is_new_to_its_client(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_acceptance_is_told_again_is_new_to_its_client(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lose_one_reply(monkeypatch, "accept")
 
     assert Play(ledger).new
@@ -54,8 +56,15 @@ def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledge
 
     def accept(run_id: str, tenant: str) -> int:
         return ledger.runs.accept(
-            run_id, kind="turn", request="{}", definitions="{}", timeout_s=9, max_attempts=1, max_steps=9, labels={"tenant": tenant}
-        ).priority  # fmt: skip
+            run_id,
+            kind="turn",
+            request="{}",
+            definitions="{}",
+            timeout_s=9,
+            max_attempts=1,
+            max_steps=9,
+            labels={"tenant": tenant},
+        ).priority
 
     assert [accept(run_id, "busy") for run_id in ids[:18]] == [0] + [3] * 3 + [6] * 12 + [9] * 2
     assert accept(ids[18], "quiet") == 0
@@ -67,7 +76,14 @@ def test_the_more_runs_a_tenant_has_the_later_they_have_their_turn(ledger: Ledge
 
 def test_what_was_asked_is_kept_with_the_run(ledger: Ledger) -> None:
     ledger.runs.accept(
-        "run", kind="chain", request='{"a":1}', definitions='{"agents":{}}', timeout_s=1, max_attempts=1, max_steps=9, labels={"who": "me"}
+        "run",
+        kind="chain",
+        request='{"a":1}',
+        definitions='{"agents":{}}',
+        timeout_s=1,
+        max_attempts=1,
+        max_steps=9,
+        labels={"who": "me"},
     )
 
     kind, request, digest, labels = ledger.runs.request_of("run")
@@ -98,7 +114,11 @@ def test_what_nobody_knows_cannot_begin(ledger: Ledger) -> None:
 
 def test_begin_gives_what_the_step_needs(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a"), work("b", reads={"x": "a", "y": START, "z": "nobody"}, given={"n": 1}, params={"p": [1, 2]}), edges=row("a", "b"))
+    play.plan(
+        work("a"),
+        work("b", reads={"x": "a", "y": START, "z": "nobody"}, given={"n": 1}, params={"p": [1, 2]}),
+        edges=row("a", "b"),
+    )
     play.do("a", {"ä": None})
 
     begun = play.begin("b")
@@ -131,7 +151,9 @@ def test_a_begin_whose_reply_was_lost_is_told_again(ledger: Ledger, monkeypatch:
     assert play.commit(begun).result == "ok"
 
 
-def test_a_second_message_for_a_step_is_refused_even_to_the_process_that_does_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_message_for_a_step_is_refused_even_to_the_process_that_does_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     play.plan(work("a"))
     play.begin("a", owner="worker")
@@ -140,7 +162,9 @@ def test_a_second_message_for_a_step_is_refused_even_to_the_process_that_does_it
     assert ledger.steps.begin("run", "a", "worker") == "leased"
 
 
-def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b", cheap=True), edges=row("a", "b"))
     begun = play.begin("a")
@@ -247,7 +271,9 @@ def test_an_outcome_told_twice_counts_once(ledger: Ledger) -> None:
     assert play.events("a") == ["started", "done"]
 
 
-def test_what_an_outcome_made_ready_whose_reply_was_lost_is_sent_by_a_sweep(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_outcome_made_ready_whose_reply_was_lost_is_sent_by_a_sweep(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=row("a", "b"))
     begun = play.begin("a")
@@ -339,7 +365,10 @@ def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> Non
     ledger.runs.cancel("run")
 
     for _ in range(2):
-        assert play.commit(replied, outcome=Outcome(usage=Usage(input_tokens=7, cost_usd=0.5, model_calls=1))).result == "closed"
+        assert (
+            play.commit(replied, outcome=Outcome(usage=Usage(input_tokens=7, cost_usd=0.5, model_calls=1))).result
+            == "closed"
+        )
         ledger.steps.record_usage(cut_off, Usage(input_tokens=3, model_calls=1))
 
     assert ledger.reader.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
@@ -389,7 +418,9 @@ def test_usage_is_added_up_and_an_unknown_price_stays_unknown(ledger: Ledger) ->
     play.come_due("retry", "b")
     play.commit(play.begin("b"), outcome=Outcome(usage=Usage(tool_calls=3, cost_usd=0.5)))
 
-    assert ledger.reader.read("run").usage == Usage(input_tokens=11, output_tokens=2, cost_usd=0.75, model_calls=1, tool_calls=3)
+    assert ledger.reader.read("run").usage == Usage(
+        input_tokens=11, output_tokens=2, cost_usd=0.75, model_calls=1, tool_calls=3
+    )
 
 
 def test_warnings_are_told_where_they_arose(ledger: Ledger) -> None:
@@ -428,7 +459,9 @@ def test_a_large_output_is_measured_in_bytes(ledger: Ledger) -> None:
 def test_a_run_goes_well_though_each_reply_is_lost_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_each_reply_once(ledger, monkeypatch)
     play = Play(ledger)
-    assert sent(play.commit(play.begin(START), outcome=Outcome(fragment=Graph(steps=(work("a"), work("b"), wait("w")))))) == ["a", "b"]
+    assert sent(
+        play.commit(play.begin(START), outcome=Outcome(fragment=Graph(steps=(work("a"), work("b"), wait("w")))))
+    ) == ["a", "b"]
 
     refused_steps = play.begin("a")
     ledger.steps.release(refused_steps)
@@ -535,7 +568,10 @@ def test_a_poisonous_step_that_may_be_skipped_does_not_stop_the_run(ledger: Ledg
 
 def of_one_shard(ledger: Ledger, count: int) -> list[Play]:
     """Runs that lie in the same shard."""
-    return [Play(ledger, run_id) for run_id in [name for name in (f"run{n}" for n in range(10_000)) if shard_of(name) == 0][:count]]
+    return [
+        Play(ledger, run_id)
+        for run_id in [name for name in (f"run{n}" for n in range(10_000)) if shard_of(name) == 0][:count]
+    ]
 
 
 def test_a_lease_that_was_left_over_does_nothing(ledger: Ledger) -> None:
@@ -622,7 +658,7 @@ def test_only_steps_that_nobody_has_begun_meanwhile_are_sent_again(ledger: Ledge
 
     assert ledger.steps.still_waiting(steps) == [
         ("run", Ready(step_id, play.step(step_id).spec, 3, has_waited=True)) for step_id in ("a", "c")
-    ]  # fmt: skip
+    ]
 
 
 def test_a_shard_that_cannot_be_swept_does_not_stop_the_others(ledger: Ledger) -> None:
@@ -688,7 +724,9 @@ def test_a_retry_waits_for_its_timer(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a", retries=1))
 
-    committed = play.commit(play.begin("a"), outcome=Outcome(status="retry", retry_in_s=9.0, error=ErrorInfo(code="busy", message="later")))
+    committed = play.commit(
+        play.begin("a"), outcome=Outcome(status="retry", retry_in_s=9.0, error=ErrorInfo(code="busy", message="later"))
+    )
 
     assert (committed.result, committed.sends) == ("ok", ())
     assert (play.words("a"), play.refusal("a"), sent(play.sweep())) == ("waiting", "early", [])
@@ -764,9 +802,14 @@ def test_a_run_that_plans_nothing_has_succeeded(ledger: Ledger) -> None:
 def test_cancelling_stops_everything_and_is_told_to_workers(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(
-        work("running"), work("sent"), work("retrying"), work("waiting"), wait("parked", timeout_s=9), work("late", deadline_s=9),
+        work("running"),
+        work("sent"),
+        work("retrying"),
+        work("waiting"),
+        wait("parked", timeout_s=9),
+        work("late", deadline_s=9),
         edges=(*row("sent", "waiting"), *row("sent", "late")),
-    )  # fmt: skip
+    )
     held = play.begin("running")
     play.commit(play.begin("retrying"), outcome=Outcome(status="retry", retry_in_s=9))
 
@@ -811,9 +854,11 @@ def test_every_key_of_a_closed_run_expires(ledger: Ledger, valkey: Redis) -> Non
     for end in ("succeeded", "failed", "cancelled", "timed_out"):
         play = Play(ledger, end, retention_s=5)
         play.plan(
-            work("a", on_error="skip", given=1), wait("w", timeout_s=9), work("j", deadline_s=9, quorum=2),
+            work("a", on_error="skip", given=1),
+            wait("w", timeout_s=9),
+            work("j", deadline_s=9, quorum=2),
             edges=(*row("a", "j"), *row("w", "j")),
-        )  # fmt: skip
+        )
         play.do("a", "x" * BLOB_BYTES)
         ledger.steps.signal(end, "w", 1)
         if end == "cancelled":
@@ -829,7 +874,15 @@ def test_every_key_of_a_closed_run_expires(ledger: Ledger, valkey: Redis) -> Non
         invariants.check_keys(valkey, end)
 
         keys = [key for key in cast("list[str]", valkey.keys("cantata:*")) if f":run:{end}" in key]
-        assert {key.removeprefix(run_key(None, end)) for key in keys} >= {"", ":state", ":out", ":log", ":closed", ":blobs", ":given"}
+        assert {key.removeprefix(run_key(None, end)) for key in keys} >= {
+            "",
+            ":state",
+            ":out",
+            ":log",
+            ":closed",
+            ":blobs",
+            ":given",
+        }
         assert all(0 < valkey.pttl(key) <= 5000 for key in keys)
         assert [key for key in ("leases", "ready", "due") if valkey.exists(f"{play.shard}:{key}")] == []
 
@@ -895,7 +948,9 @@ def begun_ahead(play: Play, *steps: str) -> str:
         ({"decides": True, "queue": "coordinator"}, True),
     ],
 )
-def test_the_next_step_is_begun_at_once_if_cheap_here_or_a_decision(ledger: Ledger, spec: dict[str, object], runs_ahead: bool) -> None:
+def test_the_next_step_is_begun_at_once_if_cheap_here_or_a_decision(
+    ledger: Ledger, spec: dict[str, object], runs_ahead: bool
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b", **spec), edges=row("a", "b"))
 
@@ -1054,7 +1109,9 @@ def test_pieces_of_a_reply_are_told_while_their_attempt_counts(ledger: Ledger) -
 
     assert [ledger.steps.append_delta(first, "lo"), ledger.steps.append_delta(second, "Hello")] == [False, True]
 
-    told = [(event.attempt, event.text) for event in event_log.read(ledger.redis, "run") if isinstance(event, ReplyDelta)]
+    told = [
+        (event.attempt, event.text) for event in event_log.read(ledger.redis, "run") if isinstance(event, ReplyDelta)
+    ]
     assert told == [(1, "Hel"), (2, "Hello")]
 
 
@@ -1107,8 +1164,10 @@ def test_a_step_that_has_waited_keeps_the_priority_of_its_run(ledger: Ledger) ->
 
     assert word == "taken"
     assert [(step.step_id, step.priority) for step in (*woken.sends, *(each for _, each in retried), *signalled)] == [
-        ("a", 3), ("b", 3), ("after", 3),
-    ]  # fmt: skip
+        ("a", 3),
+        ("b", 3),
+        ("after", 3),
+    ]
 
 
 def test_a_step_that_waits_for_limits_is_named_to_them_now_and_then(ledger: Ledger) -> None:

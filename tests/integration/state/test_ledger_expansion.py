@@ -17,7 +17,14 @@ def fragment(*steps: Step, edges: tuple[Edge, ...] = (), exit: str | None = None
     return Graph(steps=steps, edges=edges, exit=exit)
 
 
-def mapped(parent: str, given: tuple[JsonValue, ...], *, window: int = 2, gather: dict[str, object] | None = None, **spec: object) -> Graph:
+def mapped(
+    parent: str,
+    given: tuple[JsonValue, ...],
+    *,
+    window: int = 2,
+    gather: dict[str, object] | None = None,
+    **spec: object,
+) -> Graph:
     """A map as the chains grow it: a step an item, and a gather that takes the map's place."""
     return Graph(
         steps=(
@@ -92,7 +99,14 @@ def test_growth_told_twice_grows_once(ledger: Ledger) -> None:
 
 def test_an_edge_from_a_step_that_is_over_is_resolved_at_once(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("done"), work("g"), work("failed", on_error="jump"), work("skipped"), work("left"), edges=row("failed", "skipped"))
+    play.plan(
+        work("done"),
+        work("g"),
+        work("failed", on_error="jump"),
+        work("skipped"),
+        work("left"),
+        edges=row("failed", "skipped"),
+    )
     play.do("done")
     play.fail("failed")
     play.do("left", takes=("left",))
@@ -134,7 +148,9 @@ def test_a_new_edge_to_a_step_that_has_begun_is_too_late(ledger: Ledger) -> None
     play.begin("running")
     play.do("done")
 
-    expanded = play.do("g", fragment=fragment(work("x"), edges=(*row("done", "retrying"), *row("x", "retrying"), *row("x", "running"))))
+    expanded = play.do(
+        "g", fragment=fragment(work("x"), edges=(*row("done", "retrying"), *row("x", "retrying"), *row("x", "running")))
+    )
 
     assert sent(expanded) == ["x"]
     assert play.words("retrying") == "waiting"
@@ -207,9 +223,24 @@ def test_a_failure_inside_a_scope_that_aborts_ends_the_run(ledger: Ledger) -> No
 
 def test_a_failure_passes_through_scopes_until_one_feels_it(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a", on_error="jump"), work("b"), work("mend"), edges=(*row("a", "b"), Edge(source="a", target="mend", label="failed")))
-    play.do("a", fragment=fragment(work("in", scope="a"), work("a_exit", on_error="jump"), edges=row("in", "a_exit"), exit="a_exit"))
-    play.do("in", fragment=fragment(work("deep", scope="in"), work("in_exit", scope="a"), edges=row("deep", "in_exit"), exit="in_exit"))
+    play.plan(
+        work("a", on_error="jump"),
+        work("b"),
+        work("mend"),
+        edges=(*row("a", "b"), Edge(source="a", target="mend", label="failed")),
+    )
+    play.do(
+        "a",
+        fragment=fragment(
+            work("in", scope="a"), work("a_exit", on_error="jump"), edges=row("in", "a_exit"), exit="a_exit"
+        ),
+    )
+    play.do(
+        "in",
+        fragment=fragment(
+            work("deep", scope="in"), work("in_exit", scope="a"), edges=row("deep", "in_exit"), exit="in_exit"
+        ),
+    )
 
     committed = play.fail("deep")
 
@@ -240,7 +271,13 @@ def test_a_failure_in_a_scope_without_an_exit_is_felt_around_it(ledger: Ledger) 
 
 def test_what_leads_out_of_a_stopped_scope_does_not_hold_others_up(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a", on_error="skip"), work("b"), work("join"), work("other"), edges=(*row("a", "b"), *row("other", "join")))
+    play.plan(
+        work("a", on_error="skip"),
+        work("b"),
+        work("join"),
+        work("other"),
+        edges=(*row("a", "b"), *row("other", "join")),
+    )
     team = work("x", scope="a"), work("y", scope="a"), work("exit", on_error="skip")
     play.do("a", fragment=fragment(*team, edges=(*row("x", "exit"), *row("x", "join"), *row("y", "join")), exit="exit"))
     play.do("other")
@@ -254,7 +291,10 @@ def test_what_leads_out_of_a_stopped_scope_does_not_hold_others_up(ledger: Ledge
 def test_an_exit_inside_a_scope_is_stopped_with_it(ledger: Ledger) -> None:
     play = Play(ledger)
     grown_team(play, "skip")
-    play.do("z", fragment=fragment(work("in", scope="z"), work("z_exit", scope="a"), edges=row("in", "z_exit"), exit="z_exit"))
+    play.do(
+        "z",
+        fragment=fragment(work("in", scope="z"), work("z_exit", scope="a"), edges=row("in", "z_exit"), exit="z_exit"),
+    )
     play.do("in")
     held = play.begin("z_exit")
 
@@ -266,7 +306,9 @@ def test_an_exit_inside_a_scope_is_stopped_with_it(ledger: Ledger) -> None:
 def test_what_a_loop_grows_is_in_the_scope_around_it(ledger: Ledger) -> None:
     play = Play(ledger)
     grown_team(play, "skip")
-    round_again = Graph(steps=(work("in", scope="a"), work("z#1", scope="a")), edges=row("in", "z#1"), exit="z#1", scoped=False)
+    round_again = Graph(
+        steps=(work("in", scope="a"), work("z#1", scope="a")), edges=row("in", "z#1"), exit="z#1", scoped=False
+    )
     play.do("z", fragment=round_again)
 
     assert sent(play.fail("in")) == ["b"]
@@ -332,7 +374,11 @@ def test_a_loop_grows_its_body_again_and_moves_its_names(ledger: Ledger) -> None
         assert review.inputs == {"text": f"text {n}"}
         play.commit(review)
         body = Graph(
-            steps=(work(f"draft{following}"), work(f"review{following}", reads={"text": "draft"}), work(f"again?{following}")),
+            steps=(
+                work(f"draft{following}"),
+                work(f"review{following}", reads={"text": "draft"}),
+                work(f"again?{following}"),
+            ),
             edges=row(f"draft{following}", f"review{following}", f"again?{following}"),
             exit=f"again?{following}",
             scoped=False,
@@ -399,7 +445,10 @@ def bytes_an_item(ledger: Ledger, width: int) -> float:
     before = written_bytes(ledger)
     for item in (f"map/{n}" for n in range(width)):
         round_ = fragment(
-            work(f"{item}.t1", scope=item), work(f"{item}.r1", scope="map"), edges=row(f"{item}.t1", f"{item}.r1"), exit=f"{item}.r1"
+            work(f"{item}.t1", scope=item),
+            work(f"{item}.r1", scope="map"),
+            edges=row(f"{item}.t1", f"{item}.r1"),
+            exit=f"{item}.r1",
         )
         play.do(item, fragment=round_)
         play.do(f"{item}.t1")
@@ -416,7 +465,9 @@ def test_an_item_that_expands_costs_the_same_in_a_wide_map(ledger: Ledger) -> No
 def on_the_way(play: Play, prefix: str) -> list[str]:
     """The items that have been sent and are not over."""
     steps = play.ledger.reader.read(play.run_id).steps
-    return [step_id for step_id, step in steps.items() if step_id.startswith(prefix) and step.state in ("sent", "running")]
+    return [
+        step_id for step_id, step in steps.items() if step_id.startswith(prefix) and step.state in ("sent", "running")
+    ]
 
 
 def test_a_map_runs_every_item_once_and_never_more_at_once_than_its_window(ledger: Ledger) -> None:

@@ -20,7 +20,12 @@ def test_a_row_of_ten_thousand_is_no_burden(ledger: Ledger, how: str) -> None:
     play = Play(ledger)
     ids = tuple(f"s{n}" for n in range(LONG))
     first = Edge(source="branch", target="s0", label="never")
-    play.plan(work("branch"), *(work(step_id) for step_id in ids), work("join"), edges=(first, *row(*ids, "join"), *row("branch", "join")))
+    play.plan(
+        work("branch"),
+        *(work(step_id) for step_id in ids),
+        work("join"),
+        edges=(first, *row(*ids, "join"), *row("branch", "join")),
+    )
 
     if how == "not taken":
         assert sent(play.do("branch")) == ["join"]
@@ -51,9 +56,14 @@ def test_a_row_of_many_signals_that_came_first_is_no_burden(ledger: Ledger) -> N
 def test_a_quorum_goes_on_without_those_who_are_late(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(
-        work("a"), work("b", on_error="skip"), work("c"), work("d"), work("join", quorum=2, reads={"c": "c", "d": "d"}), work("after_d"),
+        work("a"),
+        work("b", on_error="skip"),
+        work("c"),
+        work("d"),
+        work("join", quorum=2, reads={"c": "c", "d": "d"}),
+        work("after_d"),
         edges=(*fan_in(("a", "b", "c", "d"), "join"), *row("d", "after_d")),
-    )  # fmt: skip
+    )
     late = play.begin("d")
     play.do("a")
     play.fail("b")
@@ -73,7 +83,9 @@ def test_a_quorum_goes_on_without_those_who_are_late(ledger: Ledger) -> None:
 
 def test_a_quorum_that_cannot_be_reached_waits_for_all(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a", on_error="skip"), work("b", on_error="skip"), work("join", quorum=2), edges=fan_in(("a", "b"), "join"))
+    play.plan(
+        work("a", on_error="skip"), work("b", on_error="skip"), work("join", quorum=2), edges=fan_in(("a", "b"), "join")
+    )
 
     assert sent(play.fail("a")) == []
     assert sent(play.do("b")) == ["join"]
@@ -85,7 +97,12 @@ def test_a_quorum_that_is_reached_as_its_join_is_added_fires_it_once(ledger: Led
     play.do("a")
 
     by_growth = play.do("g", fragment=Graph(steps=(work("join", quorum=1),), edges=fan_in(("g", "a"), "join")))
-    late = play.do("h", fragment=Graph(steps=(work("other", quorum=1), wait("w")), edges=(*fan_in(("a", "w"), "other"), *row("a", "w"))))
+    late = play.do(
+        "h",
+        fragment=Graph(
+            steps=(work("other", quorum=1), wait("w")), edges=(*fan_in(("a", "w"), "other"), *row("a", "w"))
+        ),
+    )
 
     assert sent(by_growth) == ["join"]
     assert sent(late) == ["other"]
@@ -95,8 +112,18 @@ def test_a_quorum_that_is_reached_as_its_join_is_added_fires_it_once(ledger: Led
 def test_what_a_late_one_grew_is_stopped(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), work("join", quorum=1, reads={"b": "b"}), edges=fan_in(("a", "b"), "join"))
-    play.do("b", fragment=Graph(steps=(work("x", scope="b"), work("y", scope="b"), work("e")), edges=row("x", "y", "e"), exit="e"))
-    play.do("x", fragment=Graph(steps=(work("deep", scope="x"), work("x_end", scope="b")), edges=row("deep", "x_end"), exit="x_end"))
+    play.do(
+        "b",
+        fragment=Graph(
+            steps=(work("x", scope="b"), work("y", scope="b"), work("e")), edges=row("x", "y", "e"), exit="e"
+        ),
+    )
+    play.do(
+        "x",
+        fragment=Graph(
+            steps=(work("deep", scope="x"), work("x_end", scope="b")), edges=row("deep", "x_end"), exit="x_end"
+        ),
+    )
     held = play.begin("deep")
 
     committed = play.do("a")
@@ -129,7 +156,10 @@ def test_an_edge_from_one_who_was_late_goes_on_with_null(ledger: Ledger) -> None
     play.do("a")
 
     expanded = play.do(
-        "g", fragment=Graph(steps=(work("x"), work("y")), edges=(*row("b", "x"), Edge(source="b", target="y", label="failed")))
+        "g",
+        fragment=Graph(
+            steps=(work("x"), work("y")), edges=(*row("b", "x"), Edge(source="b", target="y", label="failed"))
+        ),
     )
 
     assert sent(expanded) == ["x"]
@@ -139,10 +169,17 @@ def test_an_edge_from_one_who_was_late_goes_on_with_null(ledger: Ledger) -> None
 def test_an_edge_from_one_who_aborted_is_never_taken(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a", on_error="skip"), work("g"))
-    play.do("a", fragment=Graph(steps=(work("x", scope="a"), work("e", on_error="skip")), edges=row("x", "e"), exit="e"))
+    play.do(
+        "a", fragment=Graph(steps=(work("x", scope="a"), work("e", on_error="skip")), edges=row("x", "e"), exit="e")
+    )
     play.fail("x")
 
-    play.do("g", fragment=Graph(steps=(work("y"), work("z")), edges=(*row("x", "y"), Edge(source="x", target="z", label="failed"))))
+    play.do(
+        "g",
+        fragment=Graph(
+            steps=(work("y"), work("z")), edges=(*row("x", "y"), Edge(source="x", target="z", label="failed"))
+        ),
+    )
 
     assert play.words("y", "z") == "skipped skipped"
 
@@ -285,6 +322,9 @@ def test_a_join_counts_a_signal(ledger: Ledger) -> None:
 
 def test_the_outcome_of_the_first_step_may_be_read(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.commit(play.begin(START), outcome=Outcome(output="the request", fragment=Graph(steps=(work("a", reads={"asked": f"={START}"}),))))
+    play.commit(
+        play.begin(START),
+        outcome=Outcome(output="the request", fragment=Graph(steps=(work("a", reads={"asked": f"={START}"}),))),
+    )
 
     assert play.begin("a").inputs == {"asked": "the request"}

@@ -9,7 +9,14 @@ from typing import ClassVar, cast
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cantata.flows.graph import START, Graph, Outcome
 from cantata.ledger import scripts
@@ -64,7 +71,9 @@ class Runs(RuleBasedStateMachine):
         self.told: dict[str, Outcome] = {}
         self.outcomes: dict[str, tuple[str | None, str | None]] = {}
         self.expanded = self.outputs = 0
-        assert Play(self.ledger, RUN, timeout_s=LATER_S, max_attempts=self.model.max_attempts, max_steps=self.model.max_steps).new
+        assert Play(
+            self.ledger, RUN, timeout_s=LATER_S, max_attempts=self.model.max_attempts, max_steps=self.model.max_steps
+        ).new
 
     # --- what may happen --------------------------------------------------------------------------------------------
 
@@ -136,7 +145,9 @@ class Runs(RuleBasedStateMachine):
     @rule(data=st.data())
     def meddle(self, data: Data) -> None:
         """What happens seldom."""
-        data.draw(st.sampled_from([self.receive_what_was_never_sent, self.signal, self.hand_back, self.renew, self.end]))(data)
+        data.draw(
+            st.sampled_from([self.receive_what_was_never_sent, self.signal, self.hand_back, self.renew, self.end])
+        )(data)
 
     def receive_what_was_never_sent(self, data: Data) -> None:
         """A message names any step, even one that does not exist."""
@@ -158,7 +169,10 @@ class Runs(RuleBasedStateMachine):
     def renew(self, _: Data) -> None:
         """A worker keeps its leases alive, and learns which are lost."""
         live = {begun.lease for begun in self.live()}
-        assert self.ledger.leases.renew([begun.lease for begun in self.held]) == {begun.lease for begun in self.held} - live
+        assert (
+            self.ledger.leases.renew([begun.lease for begun in self.held])
+            == {begun.lease for begun in self.held} - live
+        )
 
     def end(self, data: Data) -> None:
         """Somebody cancels the run, or its time is over."""
@@ -269,9 +283,11 @@ class Runs(RuleBasedStateMachine):
         """The attempts that count."""
         cells = self.model.cells
         return [
-            begun for begun in self.held
-            if (cell := cells[begun.step_id]).word == "running" and (cell.attempt, cell.owner) == (begun.attempt, begun.owner)
-        ]  # fmt: skip
+            begun
+            for begun in self.held
+            if (cell := cells[begun.step_id]).word == "running"
+            and (cell.attempt, cell.owner) == (begun.attempt, begun.owner)
+        ]
 
     def sent(self) -> set[str]:
         """The steps that wait for a worker."""
@@ -296,11 +312,17 @@ class Runs(RuleBasedStateMachine):
         """After each operation."""
         picture = invariants.take(self.redis, RUN)
         assert picture.status == self.model.status
-        told = {step_id: (cell.word, cell.attempt, cell.failures, cell.owner) for step_id, cell in picture.cells.items()}
-        assert told == {step_id: (cell.word, cell.attempt, cell.failures, cell.owner) for step_id, cell in self.model.cells.items()}
+        told = {
+            step_id: (cell.word, cell.attempt, cell.failures, cell.owner) for step_id, cell in picture.cells.items()
+        }
+        assert told == {
+            step_id: (cell.word, cell.attempt, cell.failures, cell.owner) for step_id, cell in self.model.cells.items()
+        }
         invariants.check(picture)
         for step_id, outcome in self.outcomes.items():
-            assert (picture.outs.get(step_id), picture.infos.get(step_id)) == outcome, f"the outcome of {step_id} stands"
+            assert (picture.outs.get(step_id), picture.infos.get(step_id)) == outcome, (
+                f"the outcome of {step_id} stands"
+            )
         for step_id, cell in picture.cells.items():
             if cell.is_over:
                 self.outcomes[step_id] = (picture.outs.get(step_id), picture.infos.get(step_id))
@@ -384,11 +406,15 @@ def info_of(outcome: Outcome) -> dict[str, JsonValue]:
 @pytest.mark.slow("many runs of many steps, each beside a reference")
 @pytest.mark.timeout(600)  # to find the smallest way to fail, if it fails
 @pytest.mark.parametrize("most", [None, 12], ids=["whole", "in pieces"])
-def test_whatever_happens_the_ledger_does_as_the_reference(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+def test_whatever_happens_the_ledger_does_as_the_reference(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
     if most:
         bound_calls(monkeypatch, most)
     monkeypatch.setattr(Runs, "in_pieces", most is not None)
-    unhurried = Ledger(ledger.redis, lease_s=LATER_S)  # leases run out when the test says so, not when the machine is slow
+    unhurried = Ledger(
+        ledger.redis, lease_s=LATER_S
+    )  # leases run out when the test says so, not when the machine is slow
     monkeypatch.setattr(Runs, "ledger", unhurried, raising=False)
     run_state_machine_as_test(
         Runs,

@@ -7,7 +7,17 @@ from functools import partial
 import pytest
 
 from cantata.engine.fleet.clock_skip import bring_nearer
-from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, is_limited, paused_models, read_pauses, read_usage
+from cantata.engine.limits.limiter import (
+    LIMITS_KEY,
+    Ask,
+    Granted,
+    Limiter,
+    Wait,
+    is_limited,
+    paused_models,
+    read_pauses,
+    read_usage,
+)
 from cantata.flows.definitions import Budget, Budgets, Limits, Rates
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock

@@ -416,7 +416,9 @@ def test_one_who_was_woken_is_not_woken_again(stage: Stage) -> None:
 
 def test_a_call_asked_for_twice_is_counted_once(stage: Stage) -> None:
     limits = Limits(
-        models={MODEL: Rates(rpm=2, tpm=20, concurrency=2)}, tenants={"acme": Rates(rpm=2)}, budgets=Budgets(run=Budget(tokens=20, usd=2))
+        models={MODEL: Rates(rpm=2, tpm=20, concurrency=2)},
+        tenants={"acme": Rates(rpm=2)},
+        budgets=Budgets(run=Budget(tokens=20, usd=2)),
     )
 
     for _ in range(3):
@@ -691,7 +693,9 @@ def test_those_who_wait_for_a_model_and_find_their_budget_held_are_not_in_the_wa
 
 def test_who_waits_is_not_counted_and_sets_nothing_aside(stage: Stage) -> None:
     limits = Limits(
-        models={MODEL: Rates(rpm=2, concurrency=1)}, tenants={"acme": Rates(rpm=2, tpm=20)}, budgets=Budgets(run=Budget(tokens=20))
+        models={MODEL: Rates(rpm=2, concurrency=1)},
+        tenants={"acme": Rates(rpm=2, tpm=20)},
+        budgets=Budgets(run=Budget(tokens=20)),
     )
     stage.goes("a", limits, tokens=10, tenant="acme")
 
@@ -753,7 +757,8 @@ CONTENTIONS = {
 
 @pytest.mark.slow("three windows of 2.4 s, by Redis's clock")
 @pytest.mark.parametrize(
-    "what", ["rpm", *(pytest.param(each, marks=pytest.mark.thorough("another limit")) for each in ("tpm", "concurrency"))]
+    "what",
+    ["rpm", *(pytest.param(each, marks=pytest.mark.thorough("another limit")) for each in ("tpm", "concurrency"))],
 )
 def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: str) -> None:
     load = CONTENTIONS[what]

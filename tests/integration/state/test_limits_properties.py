@@ -10,7 +10,14 @@ from typing import ClassVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from redis import Redis
 
 from cantata.engine.limits.limiter import LIMITS_KEY, NANO, Ask, Exhausted, Granted, Scope, Unit, Wait
@@ -54,7 +61,11 @@ class Purse:
     def places(self, run_id: str, tenant: str, now_ms: int) -> list[tuple[Place, Budget]]:
         """The budgets that a call now belongs to."""
         day, budgets = now_ms // DAY_MS, self.limits.budgets
-        return [(("run", run_id), budgets.run), (("tenant", f"{day}:{tenant}"), budgets.tenant), (("day", str(day)), budgets.day)]
+        return [
+            (("run", run_id), budgets.run),
+            (("tenant", f"{day}:{tenant}"), budgets.tenant),
+            (("day", str(day)), budgets.day),
+        ]
 
     def held(self, place: Place, unit: Unit) -> int:
         """What calls under way may cost."""
@@ -79,7 +90,9 @@ class Purse:
         for place in call.places if call else ():
             for unit in UNITS:
                 self.spent[place, unit] += cost[unit]
-                self.beyond[place, unit] += cost[unit] if call and call.is_late else max(0, cost[unit] - (call.cost[unit] if call else 0))
+                self.beyond[place, unit] += (
+                    cost[unit] if call and call.is_late else max(0, cost[unit] - (call.cost[unit] if call else 0))
+                )
 
     def pass_time(self, now_ms: int) -> None:
         """Calls that were not renewed are given up, and forgotten if their cost is not told within the hour."""
@@ -105,11 +118,15 @@ def limits() -> st.SearchStrategy[Limits]:
     """Limits that a few calls come up against."""
     few = st.none() | st.integers(1, 6)
     rates = st.builds(Rates, rpm=few, tpm=st.none() | st.integers(1, 300), concurrency=few)
-    budget = st.builds(Budget, usd=st.none() | st.integers(0, 30).map(lambda n: n / 100), tokens=st.none() | st.integers(0, 900))
+    budget = st.builds(
+        Budget, usd=st.none() | st.integers(0, 30).map(lambda n: n / 100), tokens=st.none() | st.integers(0, 900)
+    )
     return st.builds(
-        Limits, models=st.fixed_dictionaries({MODEL: rates}), tenants=st.fixed_dictionaries({"acme": rates}),
+        Limits,
+        models=st.fixed_dictionaries({MODEL: rates}),
+        tenants=st.fixed_dictionaries({"acme": rates}),
         budgets=st.builds(Budgets, run=budget, tenant=budget, day=budget),
-    )  # fmt: skip
+    )
 
 
 class _Open(Stage):
@@ -137,7 +154,9 @@ class Workers(RuleBasedStateMachine):
         """Of steps that wait: whose call it is, and what it may cost."""
 
     @rule(
-        step=st.sampled_from(["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]), tokens=st.integers(1, 200), cents=st.none() | st.integers(0, 12)
+        step=st.sampled_from(["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]),
+        tokens=st.integers(1, 200),
+        cents=st.none() | st.integers(0, 12),
     )
     def ask(self, step: str, tokens: int, cents: int | None) -> None:
         """A step asks for a call; if it has one, it asks twice."""
@@ -177,13 +196,17 @@ class Workers(RuleBasedStateMachine):
 
     def called(self, tickets: list[str]) -> None:
         for ticket in tickets:
-            if self.redis.hexists(f"cantata:{LIMITS_KEY}:permits", ticket):  # others are called to be told that their budget is spent
+            if self.redis.hexists(
+                f"cantata:{LIMITS_KEY}:permits", ticket
+            ):  # others are called to be told that their budget is spent
                 tenant, cost = self.asked[ticket]
                 places = self.places(ticket[0], tenant)
                 self.purse.calls[ticket] = Call(places, cost, self.stage.now_ms + GRACE_MS, is_called=True)
 
     def places(self, run_id: str, tenant: str) -> tuple[Place, ...]:
-        return tuple(place for place, budget in self.purse.places(run_id, tenant, self.stage.now_ms) if budget != Budget())
+        return tuple(
+            place for place, budget in self.purse.places(run_id, tenant, self.stage.now_ms) if budget != Budget()
+        )
 
     def note(self, step: str, name: str, tenant: str, cost: dict[Unit, int]) -> None:
         self.purse.calls[name] = Call(self.places(step[0], tenant), cost, self.stage.now_ms + LEASE_MS)
@@ -278,7 +301,9 @@ def ticket_of(step: str) -> str:
 
 @pytest.mark.slow("many histories of calls, each beside a reference")
 @pytest.mark.timeout(600)  # to find the smallest way to fail, if it fails
-def test_whatever_happens_no_limit_is_exceeded_and_budgets_are_as_in_the_reference(valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_happens_no_limit_is_exceeded_and_budgets_are_as_in_the_reference(
+    valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Workers, "redis", valkey, raising=False)
     run_state_machine_as_test(
         Workers,

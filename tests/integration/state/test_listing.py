@@ -15,12 +15,27 @@ from cantata.ledger.runs.listing import RunFilter, find_page, iterate
 from cantata.ledger.runs.summaries import RunSummary
 
 
-def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:
+def accept(
+    ledger: Ledger,
+    run_id: str,
+    *,
+    tenant: str = "",
+    text: str = "hello",
+    kind: str = "turn",
+    session: str | None = None,
+) -> str:
     place = None if session is None else RunSession(scoped(tenant, session), 60, 100, 1000)
     ledger.runs.accept(
-        run_id, kind=kind, request=f'{{"text":"{text}"}}', definitions="{}", timeout_s=60, max_attempts=3, max_steps=9,
-        labels={"tenant": tenant} if tenant else {}, session=place,
-    )  # fmt: skip
+        run_id,
+        kind=kind,
+        request=f'{{"text":"{text}"}}',
+        definitions="{}",
+        timeout_s=60,
+        max_attempts=3,
+        max_steps=9,
+        labels={"tenant": tenant} if tenant else {},
+        session=place,
+    )
     return run_id
 
 
@@ -88,25 +103,40 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
         assert "said" in found(text=text), text
     assert found(text="bestellung größe") == []
     (run,) = find_page(ledger, RunFilter("me", text="said")).runs
-    assert (run.title, run.session, run.labels, run.count, run.left) == ("Größe der Bestellung 42", "Anna B", {"tenant": "me"}, 1, 1)
+    assert (run.title, run.session, run.labels, run.count, run.left) == (
+        "Größe der Bestellung 42",
+        "Anna B",
+        {"tenant": "me"},
+        1,
+        1,
+    )
     assert run.created_at <= run.now
 
 
-def test_runs_are_counted_by_status_and_found_between_two_times(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_counted_by_status_and_found_between_two_times(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start_s = 1_700_000_000  # times of filters lie between 2000 and 2200
     for number in range(6):
         backdate(ledger, accept(ledger, f"{number}", tenant="me", text="many"), 1000 * (start_s + 10 + number))
     ledger.runs.cancel("4")
     accept(ledger, "other", tenant="you")
 
-    assert sorted(ids(find_page(ledger, RunFilter("me", since=start_s + 12, until=start_s + 14)).runs)) == ["2", "3", "4"]
-    assert listing.count(ledger, RunFilter("me", statuses=("failed",), since=start_s + 12, until=start_s + 14)).counts == {
+    assert sorted(ids(find_page(ledger, RunFilter("me", since=start_s + 12, until=start_s + 14)).runs)) == [
+        "2",
+        "3",
+        "4",
+    ]
+    assert listing.count(
+        ledger, RunFilter("me", statuses=("failed",), since=start_s + 12, until=start_s + 14)
+    ).counts == {
         "accepted": 2,
         "cancelled": 1,
     }
-    assert listing.count(ledger, RunFilter("me", text="none", since=start_s + 12.001)).counts == {"accepted": 2, "cancelled": 1}, (
-        "whatever the text"
-    )
+    assert listing.count(ledger, RunFilter("me", text="none", since=start_s + 12.001)).counts == {
+        "accepted": 2,
+        "cancelled": 1,
+    }, "whatever the text"
     all_runs = listing.count(ledger, RunFilter())
     assert (all_runs.counts, all_runs.is_complete) == ({"accepted": 6, "cancelled": 1}, True)
     monkeypatch.setattr(listing, "MAX_SCANNED", SHARDS)

@@ -79,7 +79,9 @@ def test_the_oldest_lines_go_past_either_bound(ledger: Ledger, valkey: Redis) ->
     kept = Logs(valkey, play.run_id)
     by_count, dropped = [each.event for each in kept.read()], kept.dropped()
     size = len(json.dumps(line("000")))
-    ledger.runs.append_log(play.run_id, [json.dumps(line(f"{number:03}")) for number in range(30, 40)], most=1000, most_bytes=4 * size)
+    ledger.runs.append_log(
+        play.run_id, [json.dumps(line(f"{number:03}")) for number in range(30, 40)], most=1000, most_bytes=4 * size
+    )
 
     assert by_count == [f"{number:03}" for number in range(20, 30)]
     assert dropped == 20

@@ -22,8 +22,19 @@ DEFINITIONS = Definitions(tools={"draft": Tool(function="steps:draft"), "publish
 REQUEST: JsonValue = {
     "nodes": [
         {"node_id": "draft", "kind": "tool", "name": "draft", "input": {"topic": "spring"}, "next_node": "approve"},
-        {"node_id": "approve", "kind": "wait", "timeout": 86400, "default": {"approved": False}, "next_node": "publish"},
-        {"node_id": "publish", "kind": "tool", "name": "publish", "input_map": {"text": "draft", "approved": "approve.approved"}},
+        {
+            "node_id": "approve",
+            "kind": "wait",
+            "timeout": 86400,
+            "default": {"approved": False},
+            "next_node": "publish",
+        },
+        {
+            "node_id": "publish",
+            "kind": "tool",
+            "name": "publish",
+            "input_map": {"text": "draft", "approved": "approve.approved"},
+        },
     ],
     "entry_node": "draft",
     "chain_id": "letter",
@@ -34,7 +45,13 @@ def park(ledger: Ledger, run_id: str) -> None:
     """A run whose draft waits for approval."""
     definitions = DEFINITIONS.model_dump_json(exclude_defaults=True)
     ledger.runs.accept(
-        run_id, kind="chain", request=to_json(REQUEST), definitions=definitions, timeout_s=86400, max_attempts=3, max_steps=1000
+        run_id,
+        kind="chain",
+        request=to_json(REQUEST),
+        definitions=definitions,
+        timeout_s=86400,
+        max_attempts=3,
+        max_steps=1000,
     )
     planned = plan_run("chain", REQUEST, DEFINITIONS)
     for step_id, outcome in ((START, planned), ("draft", Outcome(output="A draft. " * 20))):
@@ -175,7 +192,14 @@ def test_a_parked_run_can_be_cancelled(ledger: Ledger) -> None:
 
 def test_a_run_that_is_late_says_what_its_time_was_and_who_set_it(ledger: Ledger) -> None:
     ledger.runs.accept(
-        "late", kind="turn", request="{}", definitions="{}", timeout_s=1.5, max_attempts=1, max_steps=9, timeout_by="defaults.timeout_s"
+        "late",
+        kind="turn",
+        request="{}",
+        definitions="{}",
+        timeout_s=1.5,
+        max_attempts=1,
+        max_steps=9,
+        timeout_by="defaults.timeout_s",
     )
 
     Play(ledger, "late").come_due("deadline")

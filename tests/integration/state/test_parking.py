@@ -145,11 +145,21 @@ def served_by(duty: str, due: Callable[[Ledger], None], ledger: Ledger) -> Calla
     ],
 )  # fmt: skip
 def test_an_item_that_its_script_cannot_handle_costs_itself_and_is_parked(
-    ledger: Ledger, spoil: Callable[[Redis, str], None], duty: str, due: Callable[[Ledger], None], part: str, item: str, name: str
+    ledger: Ledger,
+    spoil: Callable[[Redis, str], None],
+    duty: str,
+    due: Callable[[Ledger], None],
+    part: str,
+    item: str,
+    name: str,
 ) -> None:
     redis, served = ledger.redis, served_by(duty, due, ledger)
     due(ledger)
-    item = item if item != "lease" else next(each for each in cast("list[str]", redis.zrange(f"{S}:leases", 0, -1)) if BAD_RUN in each)
+    item = (
+        item
+        if item != "lease"
+        else next(each for each in cast("list[str]", redis.zrange(f"{S}:leases", 0, -1)) if BAD_RUN in each)
+    )
     kept = redis.dump(f"{S}:run:{BAD_RUN}{part}") or b""
     spoil(redis, part)
 
@@ -185,7 +195,9 @@ def test_a_timer_that_no_script_can_handle_does_not_stop_the_others(ledger: Ledg
     swept = ledger.leases.sweep(SHARD)
 
     assert sent(swept) == {*RUNS}
-    assert {fault.item for fault in swept.faults} == {"no timer", f"unknown|{BAD_RUN}|a"}, "of others there is nothing to do"
+    assert {fault.item for fault in swept.faults} == {"no timer", f"unknown|{BAD_RUN}|a"}, (
+        "of others there is nothing to do"
+    )
     ledger.redis.zrem(f"{S}:due", *(fault.item for fault in swept.faults))
 
 
@@ -199,7 +211,9 @@ def test_many_bad_items_at_the_head_of_a_list_do_not_hide_those_behind(ledger: L
     assert served == {*RUNS}
 
 
-@pytest.mark.parametrize(("duty", "name"), [("leases", "leases"), ("timers", "due"), ("lost", "ready"), ("tasks", "tasks")])
+@pytest.mark.parametrize(
+    ("duty", "name"), [("leases", "leases"), ("timers", "due"), ("lost", "ready"), ("tasks", "tasks")]
+)
 def test_an_entry_that_names_no_run_is_parked_until_somebody_drops_it(ledger: Ledger, duty: str, name: str) -> None:
     ledger.redis.zadd(f"{S}:{name}", {"garbage": 1.0})
 
@@ -269,7 +283,9 @@ def test_a_run_that_cannot_be_forgotten_holds_up_no_other(ledger: Ledger) -> Non
     assert ledger.leases.sweep(SHARD).faults == ()
 
 
-@pytest.mark.parametrize("name", ["leases", "due", "ready", "tasks", "schedules", "clearing", "left", "revoked", "parked"])
+@pytest.mark.parametrize(
+    "name", ["leases", "due", "ready", "tasks", "schedules", "clearing", "left", "revoked", "parked"]
+)
 def test_a_list_that_cannot_be_read_costs_this_list(ledger: Ledger, name: str) -> None:
     leases(ledger)
     play = Play(ledger, id_in_shard(SHARD, "timer"))
@@ -335,7 +351,9 @@ def test_an_id_that_no_parked_item_has_is_refused(ledger: Ledger, item_id: str) 
     ledger.runs.cancel(BAD_RUN)
 
 
-def test_a_sweep_of_another_version_tries_again_what_was_parked(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_another_version_tries_again_what_was_parked(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parked_lease(ledger)
     ledger.redis.hdel(f"{S}:run:{BAD_RUN}:info", "a")
     assert ledger.leases.sweep(SHARD).sends == ()
@@ -378,7 +396,8 @@ def test_a_full_redis_parks_nothing(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "field", "value"), [("", "webhooks", "no JSON"), ("", "labels", "no JSON"), (":state", "a", "broken"), (":names", "a", "a")]
+    ("part", "field", "value"),
+    [("", "webhooks", "no JSON"), ("", "labels", "no JSON"), (":state", "a", "broken"), (":names", "a", "a")],
 )
 def test_a_run_that_cannot_be_read_ends_when_its_time_is_over_and_can_be_cancelled(
     ledger: Ledger, part: str, field: str, value: str
@@ -394,7 +413,9 @@ def test_a_run_that_cannot_be_read_ends_when_its_time_is_over_and_can_be_cancell
 
     assert {fault.duty for fault in swept.faults} <= {"clearing"}
     assert [ledger.runs.status(run_id) for run_id in RUNS[:2]] == ["timed_out", "cancelled"]
-    assert [ledger.redis.xlen(f"{S}:run:{run_id}:closed") for run_id in RUNS[:2]] == [1, 1], "those who wait for them go on"
+    assert [ledger.redis.xlen(f"{S}:run:{run_id}:closed") for run_id in RUNS[:2]] == [1, 1], (
+        "those who wait for them go on"
+    )
     ledger.outbox.create(SHARD, "", [SHARD])
     if part == ":state":
         while ledger.redis.exists(f"{S}:clearing"):

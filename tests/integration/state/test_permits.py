@@ -51,18 +51,24 @@ class Fleet:
         redis = self.ledger.redis
         for key in redis.scan_iter("cantata:*:due"):
             redis.zadd(
-                key, {member: 1.0 for member in cast("list[str]", redis.zrange(key, 0, -1)) if member.startswith("permit|")}, xx=True
+                key,
+                {member: 1.0 for member in cast("list[str]", redis.zrange(key, 0, -1)) if member.startswith("permit|")},
+                xx=True,
             )
 
     def sweep(self) -> list[str]:
         """Look for those that wait, as the sweep does; answers the steps to send."""
         swept = self.ledger.leases.sweep_all()
         waiting = [ticket for each in swept for ticket in each.waiting]
-        return names(permit_wakeups.sweep(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left]))
+        return names(
+            permit_wakeups.sweep(self.ledger, self.limiter, waiting, [ticket for each in swept for ticket in each.left])
+        )
 
     def ends(self, begun: Begun) -> list[str]:
         """A call ends; answers the steps to send."""
-        return names(permit_wakeups.wake(self.ledger, self.limiter, self.limiter.settle(begun.lease, tokens=1, usd=None)))
+        return names(
+            permit_wakeups.wake(self.ledger, self.limiter, self.limiter.settle(begun.lease, tokens=1, usd=None))
+        )
 
 
 def names(sends: Sequence[tuple[str, Ready]]) -> list[str]:
@@ -81,7 +87,9 @@ def fleet(valkey: Redis) -> Iterator[Fleet]:
     check_all(valkey)
 
 
-def test_calls_that_wait_write_one_event_however_often_they_are_looked_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_wait_write_one_event_however_often_they_are_looked_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(fleet.ledger)
     play.plan(work("first"), *map(work, steps(150)))
     fleet.asks(play, "first", ONE_A_MINUTE)

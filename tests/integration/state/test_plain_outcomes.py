@@ -25,11 +25,17 @@ TENANT = {"tenant": "acme"}
 
 def in_a_row(play: Play) -> None:
     """Steps that their worker begins one after the other, with usage, code and an input."""
-    play.plan(work("a"), work("b", work="quick", reads={"x": "a"}), work("c", work="quick", has_given=True), edges=row("a", "b", "c"))
+    play.plan(
+        work("a"),
+        work("b", work="quick", reads={"x": "a"}),
+        work("c", work="quick", has_given=True),
+        edges=row("a", "b", "c"),
+    )
     begun: Begun | None = play.begin("a")
     while begun is not None:
         outcome = Outcome(
-            output={"from": begun.step_id, "inputs": dict(begun.inputs)}, usage=Usage(tool_calls=1, input_tokens=2, cost_usd=0.1)
+            output={"from": begun.step_id, "inputs": dict(begun.inputs)},
+            usage=Usage(tool_calls=1, input_tokens=2, cost_usd=0.1),
         )
         output = f'{{"from":"{begun.step_id}"}}'
         info: dict[str, JsonValue] = {"code": ["tools@1"] if begun.step_id != "b" else ["tools@1", "more@2"]}
@@ -38,7 +44,13 @@ def in_a_row(play: Play) -> None:
 
 def sent_to_others(play: Play) -> None:
     """A fan, whose steps another worker is to execute, and its join."""
-    play.plan(work("a"), work("b"), work("c"), work("d"), edges=(*fan_in(("a",), "b"), *fan_in(("a",), "c"), *fan_in(("b", "c"), "d")))
+    play.plan(
+        work("a"),
+        work("b"),
+        work("c"),
+        work("d"),
+        edges=(*fan_in(("a",), "b"), *fan_in(("a",), "c"), *fan_in(("b", "c"), "d")),
+    )
     assert [step.step_id for step in play.do("a").sends] == ["b", "c"]
     assert not play.do("c").sends
     assert [step.step_id for step in play.do("b").sends] == ["d"]
@@ -77,21 +89,35 @@ def together(play: Play) -> None:
     for names in (("m/0", "m/1", "m/2"), ("m/3", "m/4", "m/5", "m/6"), ("m/7", "m/8")):
         begun = play.ledger.steps.begin_together("run", names, "worker")
         assert not isinstance(begun, str)
-        outcomes = [(each, AttemptRecord(Outcome(output=each.step_id), f'"{each.step_id}"', {"by": "worker"})) for each in begun]
+        outcomes = [
+            (each, AttemptRecord(Outcome(output=each.step_id), f'"{each.step_id}"', {"by": "worker"})) for each in begun
+        ]
         *before, (last, record) = outcomes
-        committed = play.ledger.steps.commit(last, record.outcome, output=record.output, info=record.info, before=before, ahead=AHEAD)
+        committed = play.ledger.steps.commit(
+            last, record.outcome, output=record.output, info=record.info, before=before, ahead=AHEAD
+        )
         assert committed.results_before == ("ok",) * len(before)
 
 
 def not_plain(play: Play) -> None:
     """What else may follow from a step that is done, each from one of its own. A step that waits comes last: then no outcome is plain."""
-    targets = (work("late", deadline_s=9), work("quorum", quorum=1), work("alone"), work("never"), work("weak"), wait("asked"))
+    targets = (
+        work("late", deadline_s=9),
+        work("quorum", quorum=1),
+        work("alone"),
+        work("never"),
+        work("weak"),
+        wait("asked"),
+    )
     fields: dict[str, Any] = {"alone": {"alone": True}, "never": {"label": "failed"}, "weak": {"wakes": False}}
     edges = (Edge(source=f"to-{each.id}", target=each.id, **fields.get(each.id, {})) for each in targets)
     play.plan(
-        *targets, *(work(f"to-{each.id}") for each in targets), work("other"), work("another"),
+        *targets,
+        *(work(f"to-{each.id}") for each in targets),
+        work("other"),
+        work("another"),
         edges=(*edges, *row("other", "quorum"), *row("another", "alone")),
-    )  # fmt: skip
+    )
     for each in targets:
         play.do(f"to-{each.id}")
     play.do("weak", "x" * 40_000)
@@ -101,7 +127,9 @@ SCENARIOS = (in_a_row, sent_to_others, next_of_the_message, a_decision, items, t
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_both_scripts_leave_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Play], None]) -> None:
+def test_both_scripts_leave_the_same(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Play], None]
+) -> None:
     by_either = left_by(ledger, scenario)
 
     monkeypatch.setattr(step_store, "_is_plain", lambda *_: False)
@@ -148,11 +176,19 @@ def left_by(ledger: Ledger, scenario: Callable[[Play], None]) -> list[str]:
     ledger.redis.flushall()
     scenario(Play(ledger, labels=TENANT))
     key, shard = run_key(None, "run"), Play(ledger, labels=TENANT).shard
-    log = [(fields["t"], fields["s"], fields["a"], fields["w"], fields["d"]) for _, fields in cast(Any, ledger.redis.xrange(f"{key}:log"))]
+    log = [
+        (fields["t"], fields["s"], fields["a"], fields["w"], fields["d"])
+        for _, fields in cast(Any, ledger.redis.xrange(f"{key}:log"))
+    ]
     hashes = [ledger.redis.hgetall(f"{key}{part}") for part in PARTS]
     entries = [sorted(ledger.redis.zrange(f"{shard}:{name}", 0, -1)) for name in ("leases", "ready", "due", "asking")]
     hashes[0].pop("accepted_by")
-    left = [*log, *(item for each in hashes for item in sorted(each.items())), *entries, ledger.redis.hgetall(f"{shard}:bytes")]
+    left = [
+        *log,
+        *(item for each in hashes for item in sorted(each.items())),
+        *entries,
+        ledger.redis.hgetall(f"{shard}:bytes"),
+    ]
     return [re.sub(r"\d{13}|~\d+", "…", str(each)) for each in left]
 
 
@@ -160,7 +196,10 @@ def commands_of_a_step(ledger: Ledger) -> float:
     """How many commands the script calls for a step of a long row."""
     ledger.redis.flushall()
     play, names = Play(ledger), [f"s{number}" for number in range(22)]
-    play.plan(*(work(name, work="quick", reads={"x": f"={before}"}) for before, name in zip(names, names, strict=True)), edges=row(*names))
+    play.plan(
+        *(work(name, work="quick", reads={"x": f"={before}"}) for before, name in zip(names, names, strict=True)),
+        edges=row(*names),
+    )
     begun = play.begin("s0")
     ledger.redis.config_resetstat()
     for _ in range(20):
@@ -187,4 +226,6 @@ def commands_of_an_item(ledger: Ledger) -> float:
 def commands_since_reset(ledger: Ledger) -> int:
     """How many commands scripts have called."""
     stats: dict[str, Any] = ledger.redis.info("commandstats")
-    return sum(entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_eval", "cmdstat_config")))
+    return sum(
+        entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_eval", "cmdstat_config"))
+    )

@@ -34,10 +34,14 @@ def begun(play: Play, *names: str, owner: str = "worker") -> list[Begun]:
 def commit(play: Play, steps: list[Begun], *, last: Outcome | None = None, ahead: Ahead | None = None) -> Committed:
     """Commit steps by one call; their outputs are their names."""
     *before, end = steps
-    records = [(each, AttemptRecord(Outcome(output=each.step_id), to_json(each.step_id), {"by": "worker"})) for each in before]
+    records = [
+        (each, AttemptRecord(Outcome(output=each.step_id), to_json(each.step_id), {"by": "worker"})) for each in before
+    ]
     outcome = last or Outcome(output=end.step_id)
     info = {} if outcome.error is None else {"error": outcome.error.model_dump()}
-    return play.ledger.steps.commit(end, outcome, output=to_json(outcome.output), info=info, before=records, ahead=ahead)
+    return play.ledger.steps.commit(
+        end, outcome, output=to_json(outcome.output), info=info, before=records, ahead=ahead
+    )
 
 
 def test_one_call_begins_and_one_records_them(ledger: Ledger) -> None:
@@ -101,7 +105,9 @@ def test_lost_steps_are_begun_one_by_one(ledger: Ledger) -> None:
 
     assert swept.lost == 3
     assert [each.attempt for each in begun(play)] == [2]
-    assert commit(play, lost).results_before == ("stale", "stale"), "another attempt of `a` is under way, `b` and `c` wait for one"
+    assert commit(play, lost).results_before == ("stale", "stale"), (
+        "another attempt of `a` is under way, `b` and `c` wait for one"
+    )
 
 
 def test_a_failure_among_them_is_of_that_step(ledger: Ledger) -> None:
@@ -120,7 +126,11 @@ def test_a_run_that_ended_meanwhile_takes_none(ledger: Ledger) -> None:
 
     committed = commit(play, steps)
 
-    assert (committed.result, committed.results_before, committed.run_status) == ("closed", ("closed", "closed"), "cancelled")
+    assert (committed.result, committed.results_before, committed.run_status) == (
+        "closed",
+        ("closed", "closed"),
+        "cancelled",
+    )
 
 
 def test_one_that_runs_at_most_once_is_not_begun_with_others(ledger: Ledger) -> None:

@@ -37,9 +37,11 @@ CHAIN: dict[str, Any] = {"nodes": [{"node_id": "v", "kind": "tool", "name": "cou
 
 def with_quota(**quota: int) -> Definitions:
     return Definitions(
-        agents={"writer": Agent(description="Writes.")}, tools={"count": Tool(function="json:dumps")},
-        limits=Limits(quotas={"evil": Quota.model_validate(quota)}), sessions=SessionSettings(max_entries=4),
-    )  # fmt: skip
+        agents={"writer": Agent(description="Writes.")},
+        tools={"count": Tool(function="json:dumps")},
+        limits=Limits(quotas={"evil": Quota.model_validate(quota)}),
+        sessions=SessionSettings(max_entries=4),
+    )
 
 
 @pytest.fixture
@@ -94,7 +96,9 @@ DOORS: dict[str, Callable[[Client, str], object]] = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_what_a_quota_has_no_room_for_is_refused_at_each_door(client: Client, valkey: Redis, door: str) -> None:
-    with pytest.raises(ConfigError, match=r"tenant 'evil' has used up its quota limits\.quotas kept_bytes: it keeps [\d,]+ of 100,000"):
+    with pytest.raises(
+        ConfigError, match=r"tenant 'evil' has used up its quota limits\.quotas kept_bytes: it keeps [\d,]+ of 100,000"
+    ):
         DOORS[door](client, "evil")
 
     assert used(client.ledger, "evil") < 100_000
@@ -147,10 +151,14 @@ def test_names_are_counted_and_new_ones_refused(ledger: Ledger) -> None:
             lambda: client.schedules.of("evil").create("four", EVERY),
             lambda: client.batches.of("evil").open("four", BatchTarget(kind="agent", name="writer")),
             lambda: client.submit_turn("hi", agent="writer", session="four", labels=labels_of("evil")),
-            lambda: Builder(ledger, "b", "evil", client.definitions.limits.quota_of("evil")).update(["plan"], lambda _: {"plan": "p"}),
+            lambda: Builder(ledger, "b", "evil", client.definitions.limits.quota_of("evil")).update(
+                ["plan"], lambda _: {"plan": "p"}
+            ),
         ]
         for call in refused:
-            with pytest.raises(ConfigError, match=r"names: it keeps 3 of 3 sessions, schedules, batches and builders; delete some"):
+            with pytest.raises(
+                ConfigError, match=r"names: it keeps 3 of 3 sessions, schedules, batches and builders; delete some"
+            ):
                 call()
         second = client.submit_turn("again", agent="writer", session="three", labels=labels_of("evil"))
         client.submit_turn("hi", agent="writer", labels=labels_of("evil"))
@@ -196,7 +204,10 @@ def test_what_an_operator_declares_is_counted_and_never_refused(ledger: Ledger) 
 @pytest.mark.parametrize(
     ("labels", "fault"),
     [
-        ({f"l{n}": "v" for n in range(MAX_LABELS + 1)}, r"a run has at most 40 labels, not 41; put the rest into its input"),
+        (
+            {f"l{n}": "v" for n in range(MAX_LABELS + 1)},
+            r"a run has at most 40 labels, not 41; put the rest into its input",
+        ),
         ({"n" * 101: "v"}, r"the name of label 'n{50}' has 101 bytes; at most 100 are allowed"),
         (
             {"note": "ü" * 251},

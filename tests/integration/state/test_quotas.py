@@ -33,9 +33,16 @@ def quotas(valkey: Redis) -> Iterator[Quotas]:
 
 def accept(ledger: Ledger, run_id: str, tenant: str, *, request: str = "{}", retention_s: float = RETENTION_S) -> None:
     ledger.runs.accept(
-        run_id, kind="turn", request=request, definitions="{}", timeout_s=60, max_attempts=3, max_steps=100, labels={"tenant": tenant},
+        run_id,
+        kind="turn",
+        request=request,
+        definitions="{}",
+        timeout_s=60,
+        max_attempts=3,
+        max_steps=100,
+        labels={"tenant": tenant},
         retention_s=retention_s,
-    )  # fmt: skip
+    )
 
 
 def test_past_its_open_runs_a_tenant_is_refused_and_others_are_not(quotas: Quotas, valkey: Redis) -> None:
@@ -44,7 +51,9 @@ def test_past_its_open_runs_a_tenant_is_refused_and_others_are_not(quotas: Quota
         quotas.check("busy", quota)
         accept(ledger, f"run{n}", "busy")
 
-    with pytest.raises(ConfigError, match=r"tenant 'busy' has used up its quota limits\.quotas open_runs: 3 of 3 runs are open") as refused:
+    with pytest.raises(
+        ConfigError, match=r"tenant 'busy' has used up its quota limits\.quotas open_runs: 3 of 3 runs are open"
+    ) as refused:
         quotas.check("busy", quota)
 
     answer = rejection(refused.value)
@@ -70,7 +79,9 @@ def test_what_runs_keep_counts_until_they_expire(quotas: Quotas, valkey: Redis) 
     ledger.runs.append_log("run", ["y" * 1000] * 5, most=100, most_bytes=3000)
 
     assert 103_000 <= kept(valkey, "") - before <= 104_000, "what was dropped of the log does not count"
-    with pytest.raises(ConfigError, match=r"it keeps 1..,... of 100,000 bytes; delete schedules, memories or conversations, wait"):
+    with pytest.raises(
+        ConfigError, match=r"it keeps 1..,... of 100,000 bytes; delete schedules, memories or conversations, wait"
+    ):
         quotas.check("", Quota(kept_bytes=100_000))
     quotas.check("other", Quota(kept_bytes=100_000))
 
@@ -94,7 +105,10 @@ def test_log_lines_have_a_quota_of_their_own(quotas: Quotas, valkey: Redis) -> N
     quotas.check("", quota)
     ledger.runs.append_log("run", ["y" * 1000], most=100, most_bytes=10_000)
 
-    with pytest.raises(ConfigError, match=r"log_bytes: its runs keep 4,000 of 4,000 bytes of log lines; wait until finished runs expire"):
+    with pytest.raises(
+        ConfigError,
+        match=r"log_bytes: its runs keep 4,000 of 4,000 bytes of log lines; wait until finished runs expire",
+    ):
         quotas.check("", quota)
     quotas.check("other", quota)
 
@@ -120,7 +134,10 @@ def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Red
 
     assert refused is not None
     assert refused.code == "quota_exceeded"
-    assert "early_signals: its open runs keep 3 of 3 signals for steps that do not wait yet; send it when the step waits" in str(refused)
+    assert (
+        "early_signals: its open runs keep 3 of 3 signals for steps that do not wait yet; send it when the step waits"
+        in str(refused)
+    )
     assert quotas.early_signal_refusal("busy", quota) is None
     assert other.ledger.steps.signal("other", "w", 1, max_kept=0)[0] == "full"
     if end == "succeeded":
@@ -183,7 +200,9 @@ def test_memories_count_until_they_are_deleted_or_expire(valkey: Redis) -> None:
     bank.store_memory("k", "v" * 500, "one")
     bank.of(session="s").store_memory("k", "v", "two", ttl_s=60)
 
-    with pytest.raises(ConfigError, match=r"memory_namespaces: 2 of 2 are kept; delete some, or wait until some expire") as refused:
+    with pytest.raises(
+        ConfigError, match=r"memory_namespaces: 2 of 2 are kept; delete some, or wait until some expire"
+    ) as refused:
         bank.append("k", "v", "three")
     assert refused.value.code == "quota_exceeded"
     with pytest.raises(ConfigError, match="memory_bytes: "):
@@ -195,4 +214,6 @@ def test_memories_count_until_they_are_deleted_or_expire(valkey: Redis) -> None:
     assert bank.delete_memory("other", "one")
     bank.of(session="s").clear_memories()
     bank.clear_memories()
-    assert not valkey.exists("cantata:{memory:acme}:lasting", "cantata:{memory:acme}:kept", "cantata:{memory:acme}:ending")
+    assert not valkey.exists(
+        "cantata:{memory:acme}:lasting", "cantata:{memory:acme}:kept", "cantata:{memory:acme}:ending"
+    )

@@ -187,8 +187,12 @@ def test_a_commit_told_again_does_not_look_through_others_leases(ledger: Ledger)
 
 def test_the_sessions_of_a_tenant_are_listed_without_those_of_others(ledger: Ledger) -> None:
     for shard in range(64):
-        ledger.redis.zadd(f"{shard_key(ledger.redis, shard)}:sessions", {f"other/{n}": float(n) for n in range(WIDTH // 64)})
-        ledger.redis.zadd(f"{shard_key(ledger.redis, shard)}:sessions:other", {f"other/{n}": float(n) for n in range(WIDTH // 64)})
+        ledger.redis.zadd(
+            f"{shard_key(ledger.redis, shard)}:sessions", {f"other/{n}": float(n) for n in range(WIDTH // 64)}
+        )
+        ledger.redis.zadd(
+            f"{shard_key(ledger.redis, shard)}:sessions:other", {f"other/{n}": float(n) for n in range(WIDTH // 64)}
+        )
     sent = int(ledger.redis.info("stats")["total_net_output_bytes"])
 
     assert Sessions(ledger, "ann").list() == []
@@ -221,7 +225,9 @@ def test_a_run_that_ends_while_it_is_read_is_told_as_it_ended(ledger: Ledger, mo
     assert (read.status, read.steps["b"].state, read.steps["b"].output) == ("succeeded", "done", 2)
 
 
-def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     play.plan(work("a"))
     between(monkeypatch, run_reader, lambda: play.do("a", 1))
@@ -242,7 +248,9 @@ def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeyp
     assert (read.steps["b"].state, read.steps["b"].output) == ("done", 2), "a terminal is told as it is"
 
 
-def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("c"))
     between(monkeypatch, run_reader, lambda: play.do("a", 1, fragment=Graph(steps=(work("x"),), exit="x")))
@@ -254,7 +262,9 @@ def test_an_expansion_while_a_run_is_read_leads_to_no_step_that_is_not_told(ledg
     assert (answer.step_id, answer.state, answer.output) == ("a", "sent", None)
 
 
-def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_open_again_on_another_master_is_read_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A replica that takes over may not have its end yet."""
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=row("a", "b"), terminals=("b",))
@@ -279,7 +289,9 @@ def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger
     ledger.redis.flushdb()
 
 
-def test_a_small_run_is_read_in_one_call_as_a_large_one_is_in_many(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_run_is_read_in_one_call_as_a_large_one_is_in_many(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"), terminals=("c",))
     play.do("a", 1, fragment=Graph(steps=(work("x"), work("y")), edges=row("x", "y"), exit="y"))
@@ -314,7 +326,9 @@ def test_a_run_of_few_steps_with_large_values_is_read_in_pieces(ledger: Ledger, 
     assert min(slowest_ms(ledger.redis, lambda: ledger.reader.read("run")) for _ in range(3)) < BOUND_MS
 
 
-@pytest.mark.parametrize(("part", "output"), [(":out", "x"), (":state", "x"), (":out", "x" * 50_000), (":blobs", "x" * 50_000)])
+@pytest.mark.parametrize(
+    ("part", "output"), [(":out", "x"), (":state", "x"), (":out", "x" * 50_000), (":blobs", "x" * 50_000)]
+)
 def test_a_finished_run_of_which_a_part_was_evicted_is_gone(ledger: Ledger, part: str, output: str) -> None:
     play = Play(ledger)
     play.plan(work("a"))

@@ -79,7 +79,10 @@ def test_leases_messages_and_announcements_of_those_who_live_stay_as_they_are(le
     play = Play(ledger, timeout_s=2 * DAY_S)
     play.plan(work("held"), work("sent"))
     begun = play.begin("held")
-    registry.announce(ledger.redis, Worker(name="w", queues=("tools",), concurrency=1, pid=1, host="here", version="1", started_at=0.0))
+    registry.announce(
+        ledger.redis,
+        Worker(name="w", queues=("tools",), concurrency=1, pid=1, host="here", version="1", started_at=0.0),
+    )
 
     bring_nearer(ledger.redis, DAY_S)
     swept = play.sweep()

@@ -32,7 +32,14 @@ def _idle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def accept(ledger: Ledger, run_id: str, tenant: str = "") -> None:
     ledger.runs.accept(
-        run_id, kind="turn", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=9, labels={"tenant": tenant}
+        run_id,
+        kind="turn",
+        request="{}",
+        definitions="{}",
+        timeout_s=60,
+        max_attempts=3,
+        max_steps=9,
+        labels={"tenant": tenant},
     )
 
 
@@ -98,7 +105,9 @@ def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, val
             with streams.follow("shared") as first:
                 assert await collect(first, 2) == [1, 2]
                 for number in range(3, 20):
-                    await asyncio.sleep(3 * PAUSE_S)  # a read for the first one is under way, from behind what the second one wants
+                    await asyncio.sleep(
+                        3 * PAUSE_S
+                    )  # a read for the first one is under way, from behind what the second one wants
                     with streams.follow("shared") as second:
                         ledger.runs.append_event("shared", "warning", detail={"message": "meanwhile"})
                         assert await collect(second, number) == list(range(1, number + 1))
@@ -190,7 +199,9 @@ def test_a_run_that_is_gone_is_not_waited_for(ledger: Ledger, valkey: Redis) -> 
     asyncio.run(main())
 
 
-def test_reading_ends_at_whatever_moment_it_is_told_to(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_ends_at_whatever_moment_it_is_told_to(
+    ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams_module, "IDLE_S", 0.02)
     accept(ledger, "run-0")
 
@@ -268,7 +279,9 @@ def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, mo
         async with reading(valkey) as streams:
             with streams.follow("rewound") as follower:
                 assert await collect(follower, 6) == [1, 2, 3, 4, 5, 6]
-                valkey.delete(f"{run_key(None, 'rewound')}:log")  # as a server has it that was restarted and lost its last second
+                valkey.delete(
+                    f"{run_key(None, 'rewound')}:log"
+                )  # as a server has it that was restarted and lost its last second
                 ledger.runs.append_event("rewound", "warning", detail={"message": "again"})
                 assert [event.explanation for event in await follower.events()] == ["again"]
 
@@ -276,7 +289,9 @@ def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, mo
     valkey.flushdb()  # what this test did to the run is no state that a ledger knows
 
 
-def test_events_that_come_during_a_check_are_not_taken_for_lost(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_come_during_a_check_are_not_taken_for_lost(
+    ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accept(ledger, "checked")
     ledger.runs.append_event("checked", "warning", detail={"message": "during the check"})
     monkeypatch.delattr(Follower, "go_back")

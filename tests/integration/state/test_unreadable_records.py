@@ -51,7 +51,9 @@ RUNS = [
 
 
 @pytest.mark.parametrize("fields", RUNS, ids=lambda fields: " ".join(fields) or "another type")
-def test_a_run_that_cannot_be_read_has_a_row_that_says_so_and_can_be_cancelled(ledger: Ledger, fields: dict[str, str]) -> None:
+def test_a_run_that_cannot_be_read_has_a_row_that_says_so_and_can_be_cancelled(
+    ledger: Ledger, fields: dict[str, str]
+) -> None:
     for run_id in ("good", "bad", "better"):
         Play(ledger, run_id, labels={"tenant": "acme"}).plan(wait("a"))
     damage(ledger, run_key(None, "bad"), fields)
@@ -94,7 +96,11 @@ STEPS = [
 def test_a_wait_that_cannot_be_read_has_an_item_that_says_so(ledger: Ledger, part: str, text: str) -> None:
     for run_id in ("good", "bad", "better"):
         Play(ledger, run_id, labels={"of": "books"}).plan(wait("a", params={"wait": {"question": "Pay?"}}))
-    damage(ledger, f"{run_key(None, 'bad')}{part}", {"labels": "no JSON"} if text == "labels" else {"a": text} if text else {})
+    damage(
+        ledger,
+        f"{run_key(None, 'bad')}{part}",
+        {"labels": "no JSON"} if text == "labels" else {"a": text} if text else {},
+    )
 
     found = inbox.find_page(ledger, InboxFilter()).items
 
@@ -112,8 +118,12 @@ SCHEDULES: list[dict[str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", SCHEDULES, ids=lambda fields: "".join(f"{name} {text[:8]}" for name, text in fields.items()) or "text")
-def test_a_schedule_that_cannot_be_read_has_a_row_that_says_so_and_can_be_replaced_or_deleted(scene: Scene, fields: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "fields", SCHEDULES, ids=lambda fields: "".join(f"{name} {text[:8]}" for name, text in fields.items()) or "text"
+)
+def test_a_schedule_that_cannot_be_read_has_a_row_that_says_so_and_can_be_replaced_or_deleted(
+    scene: Scene, fields: dict[str, str]
+) -> None:
     for name in ("good", "bad", "better"):
         scene.schedules.create(name, HOURLY)
     (key,) = scene.ledger.redis.scan_iter("*:schedule:/bad")
@@ -136,7 +146,9 @@ def test_a_schedule_that_cannot_be_read_has_a_row_that_says_so_and_can_be_replac
 
 
 def test_a_declared_schedule_that_cannot_be_read_is_replaced_when_schedules_are_applied(scene: Scene) -> None:
-    declared = DEFINITIONS.model_copy(update={"schedules": {name: Schedule.model_validate(HOURLY) for name in ("bad", "good")}})
+    declared = DEFINITIONS.model_copy(
+        update={"schedules": {name: Schedule.model_validate(HOURLY) for name in ("bad", "good")}}
+    )
     declaring = scene.with_definitions(declared).schedules
     declaring.apply()
     (key,) = scene.ledger.redis.scan_iter("*:schedule:/bad")
@@ -149,10 +161,19 @@ def test_a_declared_schedule_that_cannot_be_read_is_replaced_when_schedules_are_
     assert declaring.plan() == []
 
 
-BATCHES: list[dict[str, str]] = [{}, {"identity": "no JSON"}, {"identity": DEEP}, {"delivered": "x"}, {"state": "odd"}, {"labels": "7"}]
+BATCHES: list[dict[str, str]] = [
+    {},
+    {"identity": "no JSON"},
+    {"identity": DEEP},
+    {"delivered": "x"},
+    {"state": "odd"},
+    {"labels": "7"},
+]
 
 
-@pytest.mark.parametrize("fields", BATCHES, ids=lambda fields: "".join(f"{name} {text[:8]}" for name, text in fields.items()) or "text")
+@pytest.mark.parametrize(
+    "fields", BATCHES, ids=lambda fields: "".join(f"{name} {text[:8]}" for name, text in fields.items()) or "text"
+)
 def test_a_batch_that_cannot_be_read_has_a_row_that_says_so(ledger: Ledger, fields: dict[str, str]) -> None:
     store = BatchStore(ledger, "acme")
     for name in ("good", "bad", "better"):

@@ -99,7 +99,9 @@ def test_a_wait_shows_its_question_as_it_was_asked(ledger: Ledger) -> None:
     ids=["both", "asks", "question", "neither", "no parameters"],
 )
 @pytest.mark.parametrize("is_older", [False, True], ids=["new", "of the version before"])
-def test_a_wait_that_the_version_before_planned_shows_it_too(ledger: Ledger, params: dict[str, Any], is_older: bool) -> None:
+def test_a_wait_that_the_version_before_planned_shows_it_too(
+    ledger: Ledger, params: dict[str, Any], is_older: bool
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), wait("sure", params=params), edges=row("a", "sure"))
     if is_older:
@@ -149,7 +151,10 @@ def test_values_pass_from_step_to_step(ledger: Ledger) -> None:
         "map",
         large,
         fragment=Graph(
-            steps=(work("like", window="map"), work("join")), edges=(Edge(source="like", target="join"),), items=items, exit="join"
+            steps=(work("like", window="map"), work("join")),
+            edges=(Edge(source="like", target="join"),),
+            items=items,
+            exit="join",
         ),
     )
 
@@ -163,8 +168,15 @@ def test_values_pass_from_step_to_step(ledger: Ledger) -> None:
 def test_how_a_step_stands_survives_losses_refusals_and_reminders(ledger: Ledger) -> None:
     play = Play(ledger, max_attempts=2)
     play.plan(work("a"), asks("sure", remind_after_s=1))
-    record = {"error": {"code": "broke", "message": "it broke"}, "detail": AWKWARD, "lost": [], "order": 1234567890123456789}
-    ledger.steps.commit(play.begin("a"), Outcome(status="retry"), output="null", info=cast("dict[str, JsonValue]", record))
+    record = {
+        "error": {"code": "broke", "message": "it broke"},
+        "detail": AWKWARD,
+        "lost": [],
+        "order": 1234567890123456789,
+    }
+    ledger.steps.commit(
+        play.begin("a"), Outcome(status="retry"), output="null", info=cast("dict[str, JsonValue]", record)
+    )
     play.sweep()
 
     play.lose_lease(play.begin("a"))
@@ -245,7 +257,13 @@ def test_a_failure_and_warnings_are_told_as_they_were(ledger: Ledger) -> None:
 
 def test_a_fork_asks_and_knows_the_same(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a", given=AWKWARD), asks("sure"), work("b", reads={"x": "a"}), edges=row("a", "sure", "b"), terminals=("b",))
+    play.plan(
+        work("a", given=AWKWARD),
+        asks("sure"),
+        work("b", reads={"x": "a"}),
+        edges=row("a", "sure", "b"),
+        terminals=("b",),
+    )
     play.do("a", AWKWARD)
     ledger.steps.signal("run", "sure", AWKWARD)
     play.commit(play.begin("b"), outcome=failed())
@@ -283,7 +301,11 @@ def test_the_run_that_cancels_a_batch_names_it_as_it_is_named(ledger: Ledger) ->
 
     ledger.runs.cancel(play.run_id)
 
-    (other,) = (run_id for run_id in cast("list[str]", ledger.redis.zrange(f"{play.shard}:runs", 0, -1)) if run_id != play.run_id)
+    (other,) = (
+        run_id
+        for run_id in cast("list[str]", ledger.redis.zrange(f"{play.shard}:runs", 0, -1))
+        if run_id != play.run_id
+    )
     request = ProviderBatchRequest.model_validate_json(ledger.runs.request_of(other)[1])
     assert (request.batch, request.agent, request.cancels) == ("1234567890123456789/é", "ann", play.run_id)
 
@@ -307,7 +329,10 @@ def test_costs_add_up_exactly(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(*(work(f"a{n}") for n in range(12)))
     for n, cost in enumerate([0.1] * 10 + [1e-7, 2.5e-05]):
-        play.commit(play.begin(f"a{n}"), outcome=Outcome(output=n, usage=Usage(cost_usd=cost, input_tokens=2**40, model_calls=1)))
+        play.commit(
+            play.begin(f"a{n}"),
+            outcome=Outcome(output=n, usage=Usage(cost_usd=cost, input_tokens=2**40, model_calls=1)),
+        )
 
     usage = ledger.reader.read("run").usage
     assert usage.cost_usd == pytest.approx(1.0000251, rel=1e-15)
@@ -342,7 +367,9 @@ def test_a_schedule_starts_runs_with_what_it_was_given(ledger: Ledger) -> None:
         "entry_node": "sure",
         "nodes": [{"node_id": "sure", "kind": "wait", "input": {"order": AWKWARD["order"], "no items": [], "deep": AWKWARD["deep"]}}],
     }  # fmt: skip
-    scene.schedules.create("daily", {"every": "1h", "chain": request, "input": given, "labels": {"note": "1234567890123456789 é"}})
+    scene.schedules.create(
+        "daily", {"every": "1h", "chain": request, "input": given, "labels": {"note": "1234567890123456789 é"}}
+    )
 
     scene.pass_time()
 

@@ -75,7 +75,10 @@ async def calling(wf: Workflow) -> str:
 
 
 WORKFLOWS = Definitions(
-    workflows={each.__name__: PythonWorkflow(function=f"{__name__}:{each.__name__}") for each in (leaving, leaving_task, calling)}
+    workflows={
+        each.__name__: PythonWorkflow(function=f"{__name__}:{each.__name__}")
+        for each in (leaving, leaving_task, calling)
+    }
 )
 
 
@@ -125,7 +128,9 @@ def test_the_event_loop_goes_on_with_the_coroutines_of_others(error: BaseExcepti
         await asyncio.sleep(0)
         return "went"
 
-    result = run_inline({"entry_node": "n", "nodes": nodes}, tools={"leave": leave_async, "go": go}, definitions=Definitions())
+    result = run_inline(
+        {"entry_node": "n", "nodes": nodes}, tools={"leave": leave_async, "go": go}, definitions=Definitions()
+    )
 
     assert result.final_output == "went"
 
@@ -201,7 +206,9 @@ def test_a_model_is_told_what_its_tool_raised(error: BaseException, model: Scrip
     ],
     ids=["chainbreaker", "instruction", "validator"],
 )
-def test_code_of_an_agent_fails_its_step_once(error: BaseException, model: ScriptedModels, fields: dict[str, Any]) -> None:
+def test_code_of_an_agent_fails_its_step_once(
+    error: BaseException, model: ScriptedModels, fields: dict[str, Any]
+) -> None:
     here("Answer")
 
     result = turn("x", **fields)

@@ -68,7 +68,9 @@ def test_no_webhook_is_posted(monkeypatch: pytest.MonkeyPatch) -> None:
         hook = Webhook(url=receiver.url, allow_private=True, on=["end", "wait"])
 
         for _ in range(2):
-            run_inline(approval(), signals={"ask": True}, tools={"show": str}, definitions=Definitions(webhooks={"ops": hook}))
+            run_inline(
+                approval(), signals={"ask": True}, tools={"show": str}, definitions=Definitions(webhooks={"ops": hook})
+            )
 
     assert receiver.messages == []
 
@@ -88,7 +90,10 @@ def _seconds_of(chain: dict[str, Any]) -> float:
 
 def test_a_map_runs_each_item() -> None:
     item = {"node_id": "d", "kind": "tool", "name": "double", "input_map": {"value": "item"}}
-    chain = {"entry_node": "m", "nodes": [{"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "d"}, item]}
+    chain = {
+        "entry_node": "m",
+        "nodes": [{"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "d"}, item],
+    }
 
     result = run_inline(chain, {"items": [*range(40)]}, tools={"double": double}, definitions=NONE)
 
@@ -152,7 +157,9 @@ async def awaits() -> None:
 
 
 @pytest.mark.parametrize("function", [sleeps, spins, waits, runs, bears_all, goes_on, awaits])
-def test_a_function_that_takes_too_long_is_stopped_while_it_runs_with_the_error_of_a_worker(function: Callable[[], Any]) -> None:
+def test_a_function_that_takes_too_long_is_stopped_while_it_runs_with_the_error_of_a_worker(
+    function: Callable[[], Any],
+) -> None:
     since = time.monotonic()
 
     result = too_long(function)
@@ -190,9 +197,14 @@ def test_a_function_that_was_stopped_is_tried_again_and_the_next_one_is_not_dist
         return len(calls)
 
     config = Definitions(tools={"slow": Tool(function=f"{__name__}:double", timeout_s=0.2, retries=1)})
-    nodes = [{"node_id": "a", "kind": "tool", "name": "slow", "next_node": "b"}, {"node_id": "b", "kind": "tool", "name": "rests"}]
+    nodes = [
+        {"node_id": "a", "kind": "tool", "name": "slow", "next_node": "b"},
+        {"node_id": "b", "kind": "tool", "name": "rests"},
+    ]
     result = run_inline(
-        {"entry_node": "a", "nodes": nodes}, tools={"slow": slow_once, "rests": lambda: time.sleep(0.5)}, definitions=config
+        {"entry_node": "a", "nodes": nodes},
+        tools={"slow": slow_once, "rests": lambda: time.sleep(0.5)},
+        definitions=config,
     )
 
     assert (result.status, result.outputs["a"], calls) == ("succeeded", 4, ["begun", "left"] * 2)
@@ -200,7 +212,9 @@ def test_a_function_that_was_stopped_is_tried_again_and_the_next_one_is_not_dist
 
 
 def test_the_time_of_an_import_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.6)\ndef quick(): return 1\ndef slow(): time.sleep(60)\n")
+    (tmp_path / "imported_slowly.py").write_text(
+        "import time\ntime.sleep(0.6)\ndef quick(): return 1\ndef slow(): time.sleep(60)\n"
+    )
     names = ("quick", "slow")
     tools = {name: Tool(function=f"imported_slowly:{name}", timeout_s=0.2, retries=0) for name in names}
     nodes = [
@@ -208,7 +222,9 @@ def test_the_time_of_an_import_does_not_count(tmp_path: Path) -> None:
         {"node_id": "slow", "kind": "tool", "name": "slow"},
     ]
 
-    result = run_inline({"entry_node": "quick", "nodes": nodes}, definitions=Definitions(tools=tools, folder=str(tmp_path)))
+    result = run_inline(
+        {"entry_node": "quick", "nodes": nodes}, definitions=Definitions(tools=tools, folder=str(tmp_path))
+    )
 
     assert result.outputs["quick"] == 1
     assert result.error is not None
@@ -231,11 +247,18 @@ async def endless(wf: Workflow) -> None:
     spins()
 
 
-def test_the_code_of_a_workflow_gets_the_error_of_a_worker_and_is_stopped_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_workflow_gets_the_error_of_a_worker_and_is_stopped_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(guard, "MAX_CPU_S", 0.2)
-    config = Definitions(workflows={name: PythonWorkflow(function=f"{__name__}:{name}") for name in ("hurried", "endless")})
+    config = Definitions(
+        workflows={name: PythonWorkflow(function=f"{__name__}:{name}") for name in ("hurried", "endless")}
+    )
 
-    assert run_inline(hurried, definitions=config).final_output == ["timeout", "took longer than its 0.2 s and was stopped"]
+    assert run_inline(hurried, definitions=config).final_output == [
+        "timeout",
+        "took longer than its 0.2 s and was stopped",
+    ]
     assert "used 0.2 s of processor time without an await" in str(run_inline(endless, definitions=config).error)
 
 
@@ -269,7 +292,10 @@ def test_slow_items_among_pure_ones_do_not_keep_what_follows_them() -> None:
 
     config = Definitions(tools={"uneven": Tool(function=f"{__name__}:double", cheap=True, pure=True)})
     item = {"node_id": "item", "kind": "tool", "name": "uneven", "input_map": {"value": "_item"}}
-    nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": 4}, item]
+    nodes = [
+        {"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": 4},
+        item,
+    ]
     chain = {"entry_node": "all", "nodes": nodes, "initial_input": {"items": list(range(12))}}
 
     assert run_inline(chain, tools={"uneven": uneven}, definitions=config).outputs["all"] == list(range(12))
@@ -277,7 +303,9 @@ def test_slow_items_among_pure_ones_do_not_keep_what_follows_them() -> None:
 
 def test_a_misspelt_signal_is_no_time_out() -> None:
     chain = approval(timeout=60, default="late")
-    message = r"signals=\{'askk': ...\} is for no step of the run, whose step 'ask' waited in vain; did you mean 'ask'\?"
+    message = (
+        r"signals=\{'askk': ...\} is for no step of the run, whose step 'ask' waited in vain; did you mean 'ask'\?"
+    )
 
     with pytest.raises(ConfigError, match=message):
         ask(chain, signals={"askk": True})
@@ -290,13 +318,16 @@ def test_a_misspelt_tool_is_not_called_in_silence() -> None:
     config = Definitions(tools={"double": Tool(function=f"{__name__}:double"), "pay": Tool(function=f"{__name__}:pay")})
 
     with pytest.raises(
-        ConfigError, match=r"tools=\{'pya': ...\}: the run called nothing of this name, and no tool has it; did you mean 'pay'\?"
+        ConfigError,
+        match=r"tools=\{'pya': ...\}: the run called nothing of this name, and no tool has it; did you mean 'pay'\?",
     ):
         run_inline(row(1), {"value": 1}, tools={"pya": called.append}, definitions=config)
     with pytest.raises(ConfigError, match=r"tools=\{'pya': ...\}"):
         run_inline(expense, {"amount": 3}, tools={"pya": paid}, definitions=EXPENSE, signals={"approve": True})
     assert run_inline(row(1), {"value": 1}, tools={"double": double, "pay": called.append}, definitions=config).success
-    assert run_inline(expense, {"amount": 3}, tools={"pay": paid}, definitions=EXPENSE).final_output == "refused", "it was not called"
+    assert run_inline(expense, {"amount": 3}, tools={"pay": paid}, definitions=EXPENSE).final_output == "refused", (
+        "it was not called"
+    )
 
 
 def test_a_run_that_ended_in_an_error_leaves_no_step_for_the_next() -> None:
@@ -325,7 +356,9 @@ def test_a_function_stands_for_a_tool_of_the_configuration_with_its_settings() -
     assert "this process calls no tasks of your Celery application" in failed.message
 
 
-def test_a_tool_of_the_configuration_is_loaded_again_for_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_of_the_configuration_is_loaded_again_for_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "inline_shop.py").write_text("def double(value):\n    return 2 * value\n")
     definitions = Definitions(folder=str(tmp_path), tools={"double": Tool(function="inline_shop:double")})
 
@@ -359,7 +392,9 @@ def test_an_agent_asks_its_model_and_calls_functions(models: ScriptedModels) -> 
     definitions = Definitions(
         agents={"clerk": Agent(model="openai/scripted", tools=["price"])}, tools={"price": Tool(function="shop:price")}
     )
-    result = run_inline(TurnRequest(text="How much is tea?", agent="clerk"), tools={"price": price}, definitions=definitions)
+    result = run_inline(
+        TurnRequest(text="How much is tea?", agent="clerk"), tools={"price": price}, definitions=definitions
+    )
 
     assert (result.output, asked, len(models.journal())) == ("tea costs 4", ["tea"], 2)
 
@@ -377,7 +412,10 @@ def test_a_model_that_calls_a_tool_of_an_agent_without_tools_is_named(models: Sc
 def test_another_model_stands_for_the_default_one(models: ScriptedModels) -> None:
     definitions = Definitions(agents={"a": Agent()})
 
-    assert run_inline(TurnRequest(text="Hi", agent="a"), definitions=definitions, model="openai/other").output == "echo: Hi"
+    assert (
+        run_inline(TurnRequest(text="Hi", agent="a"), definitions=definitions, model="openai/other").output
+        == "echo: Hi"
+    )
     assert models.requests[0]["model"] == "other"
 
 
@@ -389,7 +427,9 @@ def test_submit_doctor_tells_keys_that_are_missing_and_answers_that_come(
     monkeypatch.setenv("CANTATA_HOME", str(tmp_path / "home"))
 
     def checks(*words: str) -> tuple[list[str], str]:
-        result = CliRunner().invoke(submit, ["doctor", "--config", str(tmp_path / "own.yaml"), *words], env={"REDIS_URL": None})
+        result = CliRunner().invoke(
+            submit, ["doctor", "--config", str(tmp_path / "own.yaml"), *words], env={"REDIS_URL": None}
+        )
         return [line.split()[0] for line in result.stdout.splitlines() if " model openai/" in line], result.output
 
     assert checks()[0] == ["ok", "ok"]
@@ -427,7 +467,11 @@ def test_two():
     assert runs() == 1
 """)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -457,7 +501,9 @@ EXPENSE = Definitions(workflows={"cost": PythonWorkflow(function=f"{__name__}:ex
 @pytest.mark.parametrize("flow", [expense, "cost"])
 @pytest.mark.parametrize("name", ["pay", f"{__name__}:pay"])
 def test_a_workflow_by_its_function_or_its_name_calls_the_functions_of_the_test(flow: Any, name: str) -> None:
-    result = run_inline(flow, {"amount": 3, "currency": "USD"}, tools={name: paid}, definitions=EXPENSE, signals={"approve": True})
+    result = run_inline(
+        flow, {"amount": 3, "currency": "USD"}, tools={name: paid}, definitions=EXPENSE, signals={"approve": True}
+    )
 
     assert (result.status, result.final_output) == ("succeeded", "paid 6")
 
@@ -472,7 +518,9 @@ def test_without_a_configuration_a_function_is_enough(tmp_path: Path, monkeypatc
 
 
 def test_a_configuration_without_the_function_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"the configuration has no workflow with the function '.*:expense'; add it under 'workflows'"):
+    with pytest.raises(
+        ConfigError, match=r"the configuration has no workflow with the function '.*:expense'; add it under 'workflows'"
+    ):
         run_inline(expense, {"amount": 3}, definitions=NONE)
 
 
@@ -495,7 +543,10 @@ def test_a_module_and_name_stand_for_the_function_of_a_tool() -> None:
 
 @pytest.mark.parametrize(
     ("number", "handler", "expected"),
-    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGTERM, lambda *_: sys.exit(7), SystemExit)],
+    [
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGTERM, lambda *_: sys.exit(7), SystemExit),
+    ],
 )
 @pytest.mark.parametrize("is_converted", [False, True])
 def test_a_signal_ends_the_run_and_not_its_step(

@@ -11,7 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 
@@ -53,7 +56,9 @@ class Collector:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 time.sleep(collector.delay_s)
-                collector._take(dict(self.headers), gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body)
+                collector._take(
+                    dict(self.headers), gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+                )
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.end_headers()
@@ -92,19 +97,29 @@ class Collector:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
 
 
 def _seen(span: Any, resource: Mapping[str, Any]) -> Seen:
     return Seen(
-        trace_id=span.trace_id.hex(), span_id=span.span_id.hex(), parent_id=span.parent_span_id.hex(), name=span.name, kind=span.kind,
-        start_ns=span.start_time_unix_nano, end_ns=span.end_time_unix_nano, attributes=_attributes(span.attributes), resource=resource,
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        name=span.name,
+        kind=span.kind,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+        attributes=_attributes(span.attributes),
+        resource=resource,
         links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
         events=tuple((event.name, _attributes(event.attributes)) for event in span.events),
-        has_failed=span.status.code == 2, message=span.status.message,
-    )  # fmt: skip
+        has_failed=span.status.code == 2,
+        message=span.status.message,
+    )
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:

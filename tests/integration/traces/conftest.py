@@ -27,7 +27,11 @@ def definitions() -> Definitions:
     tools = {name: Tool(function=f"trace_tools:{name}") for name in TOOLS}
     return Definitions(
         folder=str(HERE),
-        tools={**tools, "far": Tool(function="trace_tools:add", queue="extra"), "hasty": Tool(function="trace_tools:slow", timeout_s=0.5)},
+        tools={
+            **tools,
+            "far": Tool(function="trace_tools:add", queue="extra"),
+            "hasty": Tool(function="trace_tools:slow", timeout_s=0.5),
+        },
         agents={
             "helper": Agent(model="main", tools=["add"], retries=1, system="You are careful."),
             "twice": Agent(model="main", instructions=["first {input}", "second {input}"]),
@@ -51,7 +55,9 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, collector: Collector) -> Iterator[EmbeddedClient]:
+def client(
+    tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, collector: Collector
+) -> Iterator[EmbeddedClient]:
     """A client with a stack, which all trace."""
     with pytest.MonkeyPatch.context() as patch:
         environment = {

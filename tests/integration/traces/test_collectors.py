@@ -32,7 +32,9 @@ def slow() -> Iterator[Collector]:
 
 
 @pytest.mark.slow("a stack of its own starts and ends")
-def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_collector_slows_no_run_and_no_stop(
+    slow: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", slow.url)
     monkeypatch.setenv("CANTATA_LOG_FORMAT", "json")
     with Client.embedded(tmp_path / "home", config=definitions(), agents=1, tools=2) as client:
@@ -72,8 +74,23 @@ def test_nothing_is_lost_when_a_stack_stops(
 
     spans = collector.spans(run.run_id)
     assert sum("cantata.step.id" in span.attributes for span in spans) == steps
-    assert {span.name for span in spans} >= {"run turn", "submit turn", "invoke_agent helper", "chat gpt-4o-mini", "execute_tool add"}
-    assert len({span.attributes["cantata.worker"].partition("@")[0] for span in spans if "cantata.worker" in span.attributes}) == 3
+    assert {span.name for span in spans} >= {
+        "run turn",
+        "submit turn",
+        "invoke_agent helper",
+        "chat gpt-4o-mini",
+        "execute_tool add",
+    }
+    assert (
+        len(
+            {
+                span.attributes["cantata.worker"].partition("@")[0]
+                for span in spans
+                if "cantata.worker" in span.attributes
+            }
+        )
+        == 3
+    )
 
 
 DOWN = """
@@ -101,9 +118,15 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
 
     with log.open("w") as errors:
         found = subprocess.run(
-            [sys.executable, "-c", DOWN, str(log)], cwd=HERE.parents[2], env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", DOWN, str(log)],
+            cwd=HERE.parents[2],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     assert found.returncode == 0, log.read_text()
     assert float(found.stdout) < 4.0
@@ -116,4 +139,9 @@ def test_without_a_collector_nothing_that_traces_is_imported() -> None:
     script = f"import sys, {modules}; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
 
-    assert subprocess.run([sys.executable, "-c", script], cwd=HERE.parents[2], env=environment, timeout=60, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=HERE.parents[2], env=environment, timeout=60, check=False
+        ).returncode
+        == 0
+    )

@@ -31,14 +31,18 @@ def ran(client: EmbeddedClient, *nodes: dict[str, Any], **request: Any) -> Chain
 
 def lines(client: EmbeddedClient, run: ChainRun, count: int = 1) -> list[LogLine]:
     """What was logged for it, once there are so many lines."""
-    found: list[LogLine] = until(lambda: len(read := Logs(client.redis, run.run_id).read()) >= count and read, f"{count} lines")
+    found: list[LogLine] = until(
+        lambda: len(read := Logs(client.redis, run.run_id).read()) >= count and read, f"{count} lines"
+    )
     return found
 
 
 def written(client: EmbeddedClient, run: ChainRun, last: str) -> list[LogLine]:
     """The lines of a run, once the last begins so."""
     kept = Logs(client.redis, run.run_id)
-    found: list[LogLine] = until(lambda: (read := kept.read()) and read[-1].event.startswith(last) and read, "the last line")
+    found: list[LogLine] = until(
+        lambda: (read := kept.read()) and read[-1].event.startswith(last) and read, "the last line"
+    )
     return found
 
 
@@ -53,8 +57,10 @@ def test_what_a_tool_logs_is_found_with_its_step(client: EmbeddedClient) -> None
     found = lines(client, run, 3)
 
     assert [(line.step, line.attempt, line.event, line.level) for line in found] == [
-        ("one", 1, "a", "info"), ("one", 1, "b", "info"), ("two", 1, "c", "info"),
-    ]  # fmt: skip
+        ("one", 1, "a", "info"),
+        ("one", 1, "b", "info"),
+        ("two", 1, "c", "info"),
+    ]
     assert {line.logger for line in found} == {"trace_tools"}
     assert all(line.worker and line.worker.startswith("tools@") for line in found)
     record = run.record()
@@ -82,7 +88,10 @@ def test_failures_and_losses_are_told(client: EmbeddedClient, tmp_path: Path) ->
     (loss,) = lines(client, lost)
     assert (loss.event, loss.attempt, loss.fields["lost_attempt"]) == ("attempt_lost", 2, 1)
     until(
-        lambda: ("run_ended", "timed_out") in [(line.event, line.fields.get("status")) for line in Logs(client.redis, late.run_id).read()],
+        lambda: (
+            ("run_ended", "timed_out")
+            in [(line.event, line.fields.get("status")) for line in Logs(client.redis, late.run_id).read()]
+        ),
         "the line of who ended the run, beside that of who lost the lease",
     )
     assert "step_timed_out" in [line.event for line in lines(client, hasty)]  # though its process was killed
@@ -102,11 +111,17 @@ def test_the_key_of_a_provider_is_in_no_log(client: EmbeddedClient) -> None:
 
 
 def test_what_a_tool_prints_is_found_with_its_step(client: EmbeddedClient) -> None:
-    run = ran(client, node("one", "speak", words=['{"n": 1}', '{"n": 2}'], _next_node="two"), node("two", "say", words=["logged"]))
+    run = ran(
+        client,
+        node("one", "speak", words=['{"n": 1}', '{"n": 2}'], _next_node="two"),
+        node("two", "say", words=["logged"]),
+    )
 
     assert [(line.step, line.event, line.logger) for line in lines(client, run, 3)] == [
-        ("one", '{"n": 1}', "print"), ("one", '{"n": 2}', "print"), ("two", "logged", "trace_tools"),
-    ]  # fmt: skip
+        ("one", '{"n": 1}', "print"),
+        ("one", '{"n": 2}', "print"),
+        ("two", "logged", "trace_tools"),
+    ]
 
 
 def test_a_log_is_bounded_and_goes_with_its_run(client: EmbeddedClient) -> None:
@@ -114,7 +129,8 @@ def test_a_log_is_bounded_and_goes_with_its_run(client: EmbeddedClient) -> None:
     large = ran(client, node("x", "flood", lines=90, size=6000))
 
     newest = until(
-        lambda: (read := Logs(client.redis, many.run_id).read()) and read[-1].event.startswith("1299 ") and read, "the last line"
+        lambda: (read := Logs(client.redis, many.run_id).read()) and read[-1].event.startswith("1299 ") and read,
+        "the last line",
     )
     assert len(newest) == MAX_LINES
     assert newest[0].event.startswith("300 ")
@@ -141,7 +157,11 @@ def test_a_fork_begins_with_an_empty_log(client: EmbeddedClient) -> None:
 
 
 def test_the_command_shows_the_lines_that_are_asked_for(client: EmbeddedClient) -> None:
-    run = ran(client, node("one", "say", words=["a tale"], _next_node="two"), node("two", "say", words=["a warning"], level="warning"))
+    run = ran(
+        client,
+        node("one", "say", words=["a tale"], _next_node="two"),
+        node("two", "say", words=["a warning"], level="warning"),
+    )
     lines(client, run, 2)
 
     plain = asked(client, "logs", run.run_id)
@@ -187,6 +207,12 @@ def test_every_line_of_a_worker_is_json_with_its_names(client: EmbeddedClient) -
 
     (line,) = map(json.loads, said)
     assert line["event"] == "loud"
-    assert (line["run"], line["step"], line["attempt"], line["level"], line["logger"]) == (run.run_id, "x", 1, "error", "trace_tools")
+    assert (line["run"], line["step"], line["attempt"], line["level"], line["logger"]) == (
+        run.run_id,
+        "x",
+        1,
+        "error",
+        "trace_tools",
+    )
     others = [line for line in log.read_text().splitlines() if line.strip()]
     assert [line for line in others if not isinstance(json.loads(line), dict)] == []

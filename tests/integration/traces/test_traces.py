@@ -42,7 +42,9 @@ def named(spans: Iterable[Seen], name: str) -> list[Seen]:
 
 
 def test_a_chain_is_one_trace_from_submit_to_end(client: EmbeddedClient, collector: Collector) -> None:
-    run = client.submit_chain({"nodes": [node("one", "add", a=1, _next_node="two"), node("two", "add", a=2)], "entry_node": "one"})
+    run = client.submit_chain(
+        {"nodes": [node("one", "add", a=1, _next_node="two"), node("two", "add", a=2)], "entry_node": "one"}
+    )
     run.wait(PATIENCE_S)
 
     spans = trace_of(collector, run.run_id, len(done(run)))
@@ -53,20 +55,26 @@ def test_a_chain_is_one_trace_from_submit_to_end(client: EmbeddedClient, collect
     assert [root.name for root in roots] == ["run chain"]
     assert roots[0].span_id == f"{conventions.run_span(run.run_id):016x}"
     record = run.record()
-    assert (roots[0].start_ns, roots[0].end_ns) == (record.created_at_ms * 1_000_000, (record.closed_at_ms or 0) * 1_000_000)
+    assert (roots[0].start_ns, roots[0].end_ns) == (
+        record.created_at_ms * 1_000_000,
+        (record.closed_at_ms or 0) * 1_000_000,
+    )
     assert roots[0].attributes["cantata.run.status"] == "succeeded"
     known = {span.span_id for span in spans}
     assert [span for span in spans if span.parent_id and span.parent_id not in known] == []
     assert Counter(span.name for span in spans)["submit chain"] == 1
     tool, _ = named(spans, "execute_tool add")
     assert (
-        tool.attributes.items() >= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "add", "cantata.step.attempt": 1}.items()
+        tool.attributes.items()
+        >= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "add", "cantata.step.attempt": 1}.items()
     )
     assert tool.resource["service.name"] == "tested"
     assert collector.headers[-1]["x-team"] == "ours"
 
 
-def test_agents_and_their_models_follow_the_conventions(client: EmbeddedClient, collector: Collector, models: ScriptedModels) -> None:
+def test_agents_and_their_models_follow_the_conventions(
+    client: EmbeddedClient, collector: Collector, models: ScriptedModels
+) -> None:
     models.script([
         {"tool_calls": [{"name": "add", "arguments": {"a": 1}}], "times": 1}, {"reply": "It is two."},
     ])  # fmt: skip
@@ -81,10 +89,16 @@ def test_agents_and_their_models_follow_the_conventions(client: EmbeddedClient, 
     asked, again = named(spans, "chat gpt-4o-mini")
     assert [asked.parent_id, again.parent_id] == [first.span_id, second.span_id]
     assert asked.kind == 3  # CLIENT
-    assert asked.attributes.items() >= {
-        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-4o-mini",
-        "gen_ai.request.temperature": 0.5, "gen_ai.request.max_tokens": 99,
-    }.items()  # fmt: skip
+    assert (
+        asked.attributes.items()
+        >= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": "gpt-4o-mini",
+            "gen_ai.request.temperature": 0.5,
+            "gen_ai.request.max_tokens": 99,
+        }.items()
+    )
     assert asked.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
     assert again.attributes["gen_ai.response.finish_reasons"] == ["stop"]
     assert "gpt-4o-mini" in again.attributes["gen_ai.response.model"]
@@ -126,7 +140,9 @@ def test_what_fails_says_why(client: EmbeddedClient, collector: Collector) -> No
     assert root.attributes["cantata.run.status"] == "failed"
 
 
-def test_an_attempt_after_a_death_is_in_the_same_trace_and_says_so(client: EmbeddedClient, collector: Collector, tmp_path: Path) -> None:
+def test_an_attempt_after_a_death_is_in_the_same_trace_and_says_so(
+    client: EmbeddedClient, collector: Collector, tmp_path: Path
+) -> None:
     run = client.submit_chain({"nodes": [node("x", "die_once", mark=str(tmp_path / "mark"))], "entry_node": "x"})
     assert run.result(PATIENCE_S).success
 
@@ -143,7 +159,11 @@ def test_an_attempt_after_a_death_is_in_the_same_trace_and_says_so(client: Embed
 
 @pytest.mark.parametrize("end", ["cancelled", "timed_out"])
 def test_a_run_that_no_step_ended_has_a_root(client: EmbeddedClient, collector: Collector, end: str) -> None:
-    request = {"nodes": [node("x", "slow", seconds=30)], "entry_node": "x", **({"timeout": 1} if end == "timed_out" else {})}
+    request = {
+        "nodes": [node("x", "slow", seconds=30)],
+        "entry_node": "x",
+        **({"timeout": 1} if end == "timed_out" else {}),
+    }
     run = client.submit_chain(request)
     if end == "cancelled":
         until(lambda: "x" in run.steps(["x"]) and run.steps(["x"])["x"].state == "running", "the step")
@@ -172,7 +192,10 @@ def test_a_fork_is_linked_with_what_it_was_made_of(client: EmbeddedClient, colle
 
 @pytest.mark.thorough("children are replaced; that a worker told to stop loses no span is another test here")
 def test_nothing_is_lost_when_children_are_replaced(client: EmbeddedClient, collector: Collector) -> None:
-    nodes = [node(f"n{i}", "heavy" if i % 6 == 5 else "add", **({"megabytes": 250} if i % 6 == 5 else {"a": i})) for i in range(24)]
+    nodes = [
+        node(f"n{i}", "heavy" if i % 6 == 5 else "add", **({"megabytes": 250} if i % 6 == 5 else {"a": i}))
+        for i in range(24)
+    ]
     runs = [client.submit_chain({"nodes": [each], "entry_node": each["node_id"]}) for each in nodes]
     for run in runs:
         assert run.result(PATIENCE_S).success
@@ -180,13 +203,19 @@ def test_nothing_is_lost_when_children_are_replaced(client: EmbeddedClient, coll
     seen = [trace_of(collector, run.run_id, len(done(run))) for run in runs]
 
     assert [steps_of(spans) for spans in seen] == [done(run) for run in runs]
-    children = {span.attributes["cantata.worker"] for spans in seen for span in spans if span.name.startswith("execute_tool")}
+    children = {
+        span.attributes["cantata.worker"] for spans in seen for span in spans if span.name.startswith("execute_tool")
+    }
     assert len(children) > 2  # there are two at a time
 
 
 def test_nothing_is_lost_when_a_worker_is_told_to_stop(client: EmbeddedClient, collector: Collector) -> None:
     command = [sys.executable, "-m", "cantata_workers", "extra", "--name", "extra", "--concurrency", "2"]
-    environment = {**os.environ, "REDIS_URL": client.redis_url, "OTEL_BSP_SCHEDULE_DELAY": "60000"}  # so that only its end sends them
+    environment = {
+        **os.environ,
+        "REDIS_URL": client.redis_url,
+        "OTEL_BSP_SCHEDULE_DELAY": "60000",
+    }  # so that only its end sends them
     with subprocess.Popen(command, cwd=TOP, env=environment) as worker:
         nodes = [node("n", "far", a=1)]
         runs = [client.submit_chain({"nodes": nodes, "entry_node": "n"}) for _ in range(30)]
@@ -195,7 +224,9 @@ def test_nothing_is_lost_when_a_worker_is_told_to_stop(client: EmbeddedClient, c
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(timeout=60) == 0
 
-    assert [len(named(collector.spans(run.run_id), "execute_tool far")) for run in runs] == [1] * len(runs)  # no flush, no waiting
+    assert [len(named(collector.spans(run.run_id), "execute_tool far")) for run in runs] == [1] * len(
+        runs
+    )  # no flush, no waiting
 
 
 SCRIPT = """
@@ -223,9 +254,14 @@ def test_a_program_with_its_own_provider_gets_the_spans_of_its_runs(client: Embe
     script = SCRIPT.format(config=str(config))
 
     found = subprocess.run(
-        [sys.executable, "-c", script], cwd=TOP, env={**environment, "REDIS_URL": client.redis_url}, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", script],
+        cwd=TOP,
+        env={**environment, "REDIS_URL": client.redis_url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
     assert found.returncode == 0, found.stderr
     run_id, spans = json.loads(found.stdout)

@@ -106,11 +106,17 @@ def beside(shop: Shop, home: Path, app: str = "shop.celery:app") -> Iterator[Cli
     """A client with a stack of ours beside the project, whose application is named so."""
     with ExitStack() as opened:
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {**shop.environment, "CANTATA_APP": app, fault_points.VARIABLE: f"@{shop.fault}"}.items():
+            for name, value in {
+                **shop.environment,
+                "CANTATA_APP": app,
+                fault_points.VARIABLE: f"@{shop.fault}",
+            }.items():
                 patch.setenv(name, value)
             patch.chdir(HERE)
             stack = opened.enter_context(embedded.Stack.start(home, tools=1, virtual_time=True))
-        client = opened.enter_context(Client(stack.url, broker_url=shop.environment["SHOP_BROKER"], config=definitions()))
+        client = opened.enter_context(
+            Client(stack.url, broker_url=shop.environment["SHOP_BROKER"], config=definitions())
+        )
         client.stack = stack  # type: ignore[attr-defined]  # for tests that kill its processes
         yield client
 

@@ -19,7 +19,9 @@ from tests.waiting import freeze, until
 
 
 @pytest.fixture(scope="module", params=["files", "nowhere"])
-def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey: Redis) -> Iterator[tuple[Client, Shop]]:
+def other(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey: Redis
+) -> Iterator[tuple[Client, Shop]]:
     """A project with results in files, or without results; and a client with a stack beside it."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "results").mkdir()
@@ -49,11 +51,17 @@ def test_a_task_that_fails(other: tuple[Client, Shop]) -> None:
     result = ask(client, tool("a", "fail", message="no"))
 
     assert result.error
-    told = "ValueError: no" if shop.environment["SHOP_BACKEND"] else "an exception: see the log of its worker: without a result backend"
+    told = (
+        "ValueError: no"
+        if shop.environment["SHOP_BACKEND"]
+        else "an exception: see the log of its worker: without a result backend"
+    )
     assert told in result.error.message
 
 
-@pytest.mark.parametrize("args", [[], [1], [1, "run", "step", "x"], [1, None, {}, 2], [1, "no-such-run", "a", 1]], ids=str)
+@pytest.mark.parametrize(
+    "args", [[], [1], [1, "run", "step", "x"], [1, None, {}, 2], [1, "no-such-run", "a", 1]], ids=str
+)
 def test_a_reply_that_nobody_can_read_keeps_no_other_waiting(other: tuple[Client, Shop], args: list[object]) -> None:
     client, shop = other
     shop.app.send_task("cantata.task_succeeded", args, exchange="cantata.replies", routing_key="cantata.replies")
@@ -112,7 +120,12 @@ def test_a_lost_connection_to_the_database_of_django_is_replaced(tmp_path: Path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     ended = subprocess.run(
-        [sys.executable, "-c", LOST_CONNECTION], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOST_CONNECTION],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert ended.returncode == 0, ended.stderr

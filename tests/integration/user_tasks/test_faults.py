@@ -44,8 +44,12 @@ def dispatched(run: ChainRun) -> dict[str, Any]:
 
 
 @pytest.mark.slow("a worker is killed, and another must look for the result")
-def test_the_result_of_a_task_is_found_though_the_worker_that_waited_for_it_was_killed(client: Client, shop: Shop, tmp_path: Path) -> None:
-    run = submit(client, tool("a", "held", mark="orphan", file=str(tmp_path / "go"), next_node="b"), tool("b", "add", a=1))
+def test_the_result_of_a_task_is_found_though_the_worker_that_waited_for_it_was_killed(
+    client: Client, shop: Shop, tmp_path: Path
+) -> None:
+    run = submit(
+        client, tool("a", "held", mark="orphan", file=str(tmp_path / "go"), next_node="b"), tool("b", "add", a=1)
+    )
     dispatched(run)
     until(lambda: shop.lines("start", "orphan"), "the task")
 
@@ -63,7 +67,9 @@ def test_a_task_that_ended_while_its_worker_died_before_it_was_recorded_as_sent_
     client: Client, shop: Shop, fault: Path
 ) -> None:
     fault.write_text("task-published:1:kill")
-    run = submit(client, tool("a", "slow", mark="published", seconds=0.3, value="once"))  # it cannot end before the worker dies
+    run = submit(
+        client, tool("a", "slow", mark="published", seconds=0.3, value="once")
+    )  # it cannot end before the worker dies
 
     assert run.result(PATIENCE_S).final_output == "once"
     assert not fault.exists(), "the worker was killed"
@@ -72,7 +78,9 @@ def test_a_task_that_ended_while_its_worker_died_before_it_was_recorded_as_sent_
 
 
 @pytest.mark.slow("a result is lost, and its time limit must pass")
-def test_a_task_whose_result_is_lost_is_done_again_when_its_time_is_over(client: Client, shop: Shop, valkey: Redis, tmp_path: Path) -> None:
+def test_a_task_whose_result_is_lost_is_done_again_when_its_time_is_over(
+    client: Client, shop: Shop, valkey: Redis, tmp_path: Path
+) -> None:
     run = submit(client, tool("a", "hurried", mark="expired", file=str(tmp_path / "go")))
     task_id = dispatched(run)["task_id"]
     freeze(pid := pid_of(client, "tasks"))
@@ -89,7 +97,9 @@ def test_a_task_whose_result_is_lost_is_done_again_when_its_time_is_over(client:
 
 
 @pytest.mark.slow("another worker must look for the result")
-def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(client: Client, shop: Shop, valkey: Redis, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(
+    client: Client, shop: Shop, valkey: Redis, tmp_path: Path
+) -> None:
     bad, good = (submit(client, tool("a", "held", mark=mark, file=str(tmp_path / mark))) for mark in ("bad", "good"))
     task_id = dispatched(bad)["task_id"]
     dispatched(good)
@@ -112,9 +122,14 @@ def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(client: Client
 
 
 @pytest.mark.slow("a task is lost with its worker, and its time limit must pass")
-def test_a_task_that_is_lost_with_its_worker_is_done_again_and_those_before_it_are_not(client: Client, shop: Shop, tmp_path: Path) -> None:
+def test_a_task_that_is_lost_with_its_worker_is_done_again_and_those_before_it_are_not(
+    client: Client, shop: Shop, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
-    row = [tool("first", "slow", mark="before", seconds=0, next_node="a"), tool("a", "hurried", mark="lost", file=str(go), next_node="c")]
+    row = [
+        tool("first", "slow", mark="before", seconds=0, next_node="a"),
+        tool("a", "hurried", mark="lost", file=str(go), next_node="c"),
+    ]
     run = submit(client, *row, tool("c", "add", a=1))
     until(lambda: shop.lines("start", "lost"), "the task")
 

@@ -43,7 +43,13 @@ def test_to_install_connects_to_nothing_and_changes_nothing() -> None:
 
     def state() -> tuple[object, ...]:
         receivers = [each.receivers[:] for each in SIGNALS]
-        return app.conf.table(with_defaults=True), sorted(app.tasks), receivers, type(app.backend), vars(app.amqp).copy()
+        return (
+            app.conf.table(with_defaults=True),
+            sorted(app.tasks),
+            receivers,
+            type(app.backend),
+            vars(app.amqp).copy(),
+        )
 
     before = state()
     installed = install(app, definitions())
@@ -76,7 +82,9 @@ def test_events_of_both_are_in_one_place(installed: Installation, shop: Shop) ->
         return {"run.start", "shop.tasks.add"} <= seen
 
     with shop.app.connection_for_read() as connection:
-        receiver = shop.app.events.Receiver(connection, handlers={"task-received": lambda event: seen.add(event["name"])})
+        receiver = shop.app.events.Receiver(
+            connection, handlers={"task-received": lambda event: seen.add(event["name"])}
+        )
         capture = threading.Thread(target=receiver.capture, kwargs={"wakeup": False}, daemon=True)
         capture.start()
         until(is_seen, "events of both")
@@ -85,7 +93,9 @@ def test_events_of_both_are_in_one_place(installed: Installation, shop: Shop) ->
         capture.join(PATIENCE_S)
 
 
-@pytest.mark.parametrize(("name", "given", "named"), [("row", ((), {"a": 5}), "row"), ("clerk", (("hello",), {}), "agent")])
+@pytest.mark.parametrize(
+    ("name", "given", "named"), [("row", ((), {"a": 5}), "row"), ("clerk", (("hello",), {}), "agent")]
+)
 def test_a_task_of_the_application_submits_a_run_and_does_not_wait(
     installed: Installation, client: Client, name: str, given: tuple[tuple[str, ...], dict[str, int]], named: str
 ) -> None:
@@ -120,7 +130,9 @@ def test_a_task_that_can_submit_nothing_tells_why(
 
 
 def test_a_chain_refuses_a_text_at_the_call_and_without_a_connection() -> None:
-    chain = Chain(inputs={"order_id": "string"}, entry_node="a", nodes=[ChainNode(node_id="a", kind="tool", name="add")])
+    chain = Chain(
+        inputs={"order_id": "string"}, entry_node="a", nodes=[ChainNode(node_id="a", kind="tool", name="add")]
+    )
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
     order = install(app, Definitions(chains={"order": chain})).task("order")
 
@@ -135,7 +147,9 @@ def test_a_chain_refuses_a_text_at_the_call_and_without_a_connection() -> None:
         ("result_serializer = 'pickle'", "stores results with pickle"),
     ],
 )
-def test_workers_refuse_an_application_whose_tasks_cannot_be_steps(tmp_path: Path, valkey: Redis, settings: str, message: str) -> None:
+def test_workers_refuse_an_application_whose_tasks_cannot_be_steps(
+    tmp_path: Path, valkey: Redis, settings: str, message: str
+) -> None:
     url = url_of(valkey, 9)
     text = f"from celery import Celery\napp = Celery('odd', broker={url!r}, backend={url!r})\napp.conf.{settings}\n"
     (tmp_path / "odd_app.py").write_text(text)
@@ -147,9 +161,12 @@ def test_workers_refuse_an_application_whose_tasks_cannot_be_steps(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("app", "message"), [("no_such.module:app", "cannot be imported"), ("odd_app:settings", "expected a Celery application")]
+    ("app", "message"),
+    [("no_such.module:app", "cannot be imported"), ("odd_app:settings", "expected a Celery application")],
 )
-def test_workers_say_that_they_cannot_find_the_application(tmp_path: Path, valkey: Redis, app: str, message: str) -> None:
+def test_workers_say_that_they_cannot_find_the_application(
+    tmp_path: Path, valkey: Redis, app: str, message: str
+) -> None:
     (tmp_path / "odd_app.py").write_text("settings = {}\n")
 
     refused = _worker(tmp_path, url_of(valkey, 9), "--app", app)
@@ -164,7 +181,9 @@ def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
 
     command = [sys.executable, "-m", "cantata.surfaces.cli", "chain", "row.yaml", "--config", "shop.yaml"]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
-    refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    refused = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
     assert refused.returncode == 2
     assert "tool 'add' is a task of your Celery application: name that in CANTATA_APP" in refused.stderr
@@ -172,7 +191,9 @@ def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_process_that_is_forked_while_another_thread_connects_gets_a_client_of_its_own(installed: Installation) -> None:
+def test_a_process_that_is_forked_while_another_thread_connects_gets_a_client_of_its_own(
+    installed: Installation,
+) -> None:
     is_held, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -206,7 +227,9 @@ print(client.submit_chain({"nodes": [{"node_id": "a", "kind": "wait"}], "entry_n
 def test_standard_output_is_the_programs_own(client: Client, tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
     command = [sys.executable, "-c", PROGRAM, client.redis_url]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
 
     assert done.stdout == f"{run_id_of('quiet')}\n"
     assert "dispatch_failed" in done.stderr
@@ -216,4 +239,6 @@ def test_standard_output_is_the_programs_own(client: Client, tmp_path: Path) -> 
 def _worker(folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", *options]
     environment = {"REDIS_URL": url, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )

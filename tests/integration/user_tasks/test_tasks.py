@@ -79,7 +79,10 @@ def test_retries_are_tasks_of_their_own(client: Client) -> None:
     run.result(PATIENCE_S)
 
     ids = [event.model_dump()["task_id"] for event in run.log() if event.type == "dispatched"]
-    assert [event.type for event in run.log() if event.step == "a" and event.type in ("retry", "failed")] == ["retry", "failed"]
+    assert [event.type for event in run.log() if event.step == "a" and event.type in ("retry", "failed")] == [
+        "retry",
+        "failed",
+    ]
     assert len(set(ids)) == len(ids)
 
 
@@ -107,9 +110,17 @@ def test_a_task_may_retry_or_replace_itself_keep_no_result_take_models_and_retur
     [
         ("odd", {"what": "object"}, "EncodeError"),
         ("odd", {"what": "large"}, "task shop.tasks.odd returned 20.0 MB of output; the limit is 16.0 MB"),
-        ("odd", {"what": "nan"}, "task shop.tasks.odd returned a value that cannot be recorded: output: nan is not JSON"),
+        (
+            "odd",
+            {"what": "nan"},
+            "task shop.tasks.odd returned a value that cannot be recorded: output: nan is not JSON",
+        ),
         ("add", {"a": 1, "c": 2}, "unexpected keyword argument 'c'"),
-        ("misspelt", {"a": 1}, "no task 'shop.tasks.ad' is registered with the worker that got it; did you mean 'shop.tasks.add'?"),
+        (
+            "misspelt",
+            {"a": 1},
+            "no task 'shop.tasks.ad' is registered with the worker that got it; did you mean 'shop.tasks.add'?",
+        ),
         ("renamed", {}, "task shop.tasks.renamed was not sent under the id that its apply_async was given"),
         ("twice", {"mark": "x"}, "task shop.tasks.late is acknowledged late (acks_late)"),
     ],
@@ -122,7 +133,9 @@ def test_a_step_that_cannot_succeed_tells_why(client: Client, name: str, given: 
 
 
 def test_a_revoked_task_fails_its_step(client: Client, shop: Shop, tmp_path: Any) -> None:
-    blockers = [submit(client, tool("a", "held", mark=f"blocker {number}", file=str(tmp_path / "go"))) for number in range(2)]
+    blockers = [
+        submit(client, tool("a", "held", mark=f"blocker {number}", file=str(tmp_path / "go"))) for number in range(2)
+    ]
     until(lambda: all(shop.lines("start", f"blocker {number}") for number in range(2)), "the blockers")
 
     run = submit(client, tool("a", "add", a=1, mark="revoked"))
@@ -173,5 +186,7 @@ def test_a_task_is_executed_by_their_worker_alone(client: Client, shop: Shop) ->
     assert ask(client, *nodes).success
 
     assert shop.worker
-    assert {line["pid"] for line in shop.lines("finish", "whose")} <= set(family(shop.worker.pid)), "and by no process of ours"
+    assert {line["pid"] for line in shop.lines("finish", "whose")} <= set(family(shop.worker.pid)), (
+        "and by no process of ours"
+    )
     assert not dead_letters.letters(client.redis), "nor did one get its message"

@@ -68,7 +68,9 @@ def outputs(watcher: Watched) -> dict[str, str]:
 
 @pytest.mark.parametrize("part", [":state", ":steps"])
 @pytest.mark.parametrize("text", ["no JSON", "[1]", DEEP])
-def test_a_step_that_cannot_be_read_is_in_the_way_of_no_other(ledger: Ledger, watcher: Watched, part: str, text: str) -> None:
+def test_a_step_that_cannot_be_read_is_in_the_way_of_no_other(
+    ledger: Ledger, watcher: Watched, part: str, text: str
+) -> None:
     ledger.redis.hset(f"{run_key(None, 'run')}{part}", BAD, text)
 
     watcher.check([f"run|1|{step_id}" for step_id in STEPS], [])

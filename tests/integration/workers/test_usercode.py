@@ -28,7 +28,9 @@ def save(name, text, mtime=None):
 
 def in_a_process(folder: Path, code: str) -> Any:
     """What a new process with the folder on its path tells."""
-    done = subprocess.run([sys.executable, "-c", BEFORE + code, str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE + code, str(folder)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -42,7 +44,9 @@ def write(folder: Path, texts: dict[str, str]) -> Path:
 
 
 def test_a_function_that_imports_late_gets_what_was_there_when_its_module_was_read(tmp_path: Path) -> None:
-    write(tmp_path, {"steps": "def version():\n    import helper\n    return helper.VERSION\n", "helper": "VERSION = 1\n"})
+    write(
+        tmp_path, {"steps": "def version():\n    import helper\n    return helper.VERSION\n", "helper": "VERSION = 1\n"}
+    )
 
     code = """
 user_code.use(str(folder), "steps")
@@ -53,7 +57,10 @@ print(json.dumps([steps.version(), *told]))
     version, *told = in_a_process(tmp_path, code)
 
     assert version == 1
-    assert [line.split("\t")[1] for line in told if line.startswith("file\t")] == [f"{tmp_path}/steps.py", f"{tmp_path}/helper.py"]
+    assert [line.split("\t")[1] for line in told if line.startswith("file\t")] == [
+        f"{tmp_path}/steps.py",
+        f"{tmp_path}/helper.py",
+    ]
     assert [line.split("\t")[2] for line in told if line.startswith("code\t")] == ["steps"]
 
 

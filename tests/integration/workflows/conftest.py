@@ -30,14 +30,19 @@ NAMES = (
 
 def definitions(folder: Path = HERE) -> Definitions:
     """What the runs of these tests may name."""
-    pair = Chain(entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})])
+    pair = Chain(
+        entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})]
+    )
     return Definitions(
         folder=str(folder),
         workflows={
             **{name: PythonWorkflow(function=f"desk:{name}") for name in NAMES},
             "hasty": PythonWorkflow(function="desk:cleans", cancel_grace_s=0),
         },
-        tools={"add": Tool(function="desk:add"), **{name: Tool(function=f"desk:{name}", cheap=True) for name in ("mark", "forget")}},
+        tools={
+            "add": Tool(function="desk:add"),
+            **{name: Tool(function=f"desk:{name}", cheap=True) for name in ("mark", "forget")},
+        },
         agents={
             "clerk": Agent(model="openai/gpt-4o-mini", retries=0),
             "foreman": Agent(model="openai/gpt-4o-mini", retries=0, tools=["greeting", "uncaught", "approval", "add"]),

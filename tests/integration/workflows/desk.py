@@ -162,7 +162,13 @@ async def parent(wf: Workflow) -> Any:
         await wf.workflow("uncaught")
     except StepError as error:
         failure = str(error)
-    return [child, await wf.chain("pair", a=1), await wf.tool("add", a=2), await wf.agent("clerk", "capital of France"), failure]
+    return [
+        child,
+        await wf.chain("pair", a=1),
+        await wf.tool("add", a=2),
+        await wf.agent("clerk", "capital of France"),
+        failure,
+    ]
 
 
 @workflow
@@ -690,7 +696,9 @@ async def spiral(wf: Workflow, mark: str, left: int, total: int = 0) -> int:
 @workflow
 async def many_rows(wf: Workflow, mark: str) -> list[Any]:
     """Many workflows at once, several of which go in one message."""
-    return await wf.gather(*(wf.options(at_most_once=True).workflow("steady", mark=f"{mark}-{n}", steps=3) for n in range(80)))
+    return await wf.gather(
+        *(wf.options(at_most_once=True).workflow("steady", mark=f"{mark}-{n}", steps=3) for n in range(80))
+    )
 
 
 class Item(BaseModel):

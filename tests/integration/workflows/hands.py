@@ -143,7 +143,9 @@ class OtherHands:
     def __init__(self, url: str, seed: int) -> None:
         command = [sys.executable, "-m", "tests.integration.workflows.hands", url]
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def do(self, what: str, *given: Any) -> tuple[Any, list[Message], list[str], list[str]]:
         """Do what the other process is told, as `Hands.do`."""

@@ -124,7 +124,8 @@ def plans() -> strategies.SearchStrategy[list[dict[str, Any]]]:
             strategies.builds(lambda value: {"tasks": value}, branches),
             strategies.builds(lambda value: {"group": value}, branches),
             strategies.builds(
-                lambda value: {"race": value}, strategies.lists(strategies.builds(lambda n: {"call": n}, number), max_size=3)
+                lambda value: {"race": value},
+                strategies.lists(strategies.builds(lambda n: {"call": n}, number), max_size=3),
             ),
             strategies.builds(lambda value: {"child": value}, branch),
         )

@@ -170,7 +170,9 @@ class Machine:
         if key in self.kept:
             future = self.kept[key]
             await asyncio.wait([future])  # which, cancelled, does not cancel a task that waits for itself
-            self.note("joined", key, "cancelled" if future.cancelled() else plain(future.exception() or future.result()))
+            self.note(
+                "joined", key, "cancelled" if future.cancelled() else plain(future.exception() or future.result())
+            )
 
     async def do_gather(self, own: bool, quiet: bool, blocks: list[Block]) -> None:
         async def gather() -> None:
@@ -195,7 +197,11 @@ class Machine:
         tasks = self.tasks(blocks)
         done, pending = await asyncio.wait(tasks, timeout=timeout_s, return_when=when)
         for task in done:  # in the order of the set
-            self.note("first", task.get_name(), plain(task.exception() or task.result()) if not task.cancelled() else "cancelled")
+            self.note(
+                "first",
+                task.get_name(),
+                plain(task.exception() or task.result()) if not task.cancelled() else "cancelled",
+            )
         for task in pending:
             if cancels:
                 task.cancel()
@@ -204,7 +210,10 @@ class Machine:
 
     async def do_raw_race(self, names: list[str], numbers: list[int], timeout_s: int) -> None:
         """Race futures of commands themselves, without tasks."""
-        futures: list[asyncio.Future[Any]] = [*map(self.wf.wait, names), *(self.wf.call(add, number) for number in numbers)]
+        futures: list[asyncio.Future[Any]] = [
+            *map(self.wf.wait, names),
+            *(self.wf.call(add, number) for number in numbers),
+        ]
         done, pending = await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         self.note("raw", [futures.index(each) for each in done], [plain(each.result()) for each in done])
         for each in pending:
@@ -314,26 +323,57 @@ def programs() -> strategies.SearchStrategy[Block]:
         return strategies.tuples(strategies.just(kind), *given).map(list)
 
     leaf = strategies.one_of(
-        of("call", number), of("call", number), of("fail", number), of("sleep", seconds), of("wait", name, seconds_or_none),
-        of("wait", name, strategies.none()), of("signals", name, strategies.integers(1, 3)), of("chance"), of("patch", name), of("yield"),
-        of("future", key, strategies.one_of(strategies.none(), name)), of("callback", key), of("later", seconds),
-        of("cancel", key), of("done", key), of("poll", key, strategies.integers(1, 5)), of("join", key),
+        of("call", number),
+        of("call", number),
+        of("fail", number),
+        of("sleep", seconds),
+        of("wait", name, seconds_or_none),
+        of("wait", name, strategies.none()),
+        of("signals", name, strategies.integers(1, 3)),
+        of("chance"),
+        of("patch", name),
+        of("yield"),
+        of("future", key, strategies.one_of(strategies.none(), name)),
+        of("callback", key),
+        of("later", seconds),
+        of("cancel", key),
+        of("done", key),
+        of("poll", key, strategies.integers(1, 5)),
+        of("join", key),
         of("commands", strategies.lists(number, max_size=3)),
-        of("raw_race", strategies.lists(name, max_size=2, unique=True), strategies.lists(number, min_size=1, max_size=2), seconds),
-        of("put", pair, number), of("get", pair, seconds), of("pump", name, pair, strategies.integers(1, 2)), of("set", pair),
-        of("clear", pair), of("event", pair, seconds), of("context", name),
-    )  # fmt: skip
+        of(
+            "raw_race",
+            strategies.lists(name, max_size=2, unique=True),
+            strategies.lists(number, min_size=1, max_size=2),
+            seconds,
+        ),
+        of("put", pair, number),
+        of("get", pair, seconds),
+        of("pump", name, pair, strategies.integers(1, 2)),
+        of("set", pair),
+        of("clear", pair),
+        of("event", pair, seconds),
+        of("context", name),
+    )
 
     def nested(inner: strategies.SearchStrategy[Statement]) -> strategies.SearchStrategy[Statement]:
         block = strategies.lists(strategies.one_of(*[inner] * 9, of("boom")), min_size=1, max_size=3)
         blocks = strategies.lists(block, min_size=2, max_size=3)
-        when = strategies.sampled_from([asyncio.FIRST_COMPLETED, asyncio.FIRST_COMPLETED, asyncio.ALL_COMPLETED, asyncio.FIRST_EXCEPTION])
+        when = strategies.sampled_from(
+            [asyncio.FIRST_COMPLETED, asyncio.FIRST_COMPLETED, asyncio.ALL_COMPLETED, asyncio.FIRST_EXCEPTION]
+        )
         return strategies.one_of(
-            of("start", key, block), of("gather", flag, flag, blocks), of("group", blocks),
-            of("race", when, seconds_or_none, flag, blocks), of("completed", blocks),
+            of("start", key, block),
+            of("gather", flag, flag, blocks),
+            of("group", blocks),
+            of("race", when, seconds_or_none, flag, blocks),
+            of("completed", blocks),
             of("limit", seconds, strategies.sampled_from(["timeout", "wait_for", "shield", "task"]), block),
-            of("finally", block, block), of("lock", strategies.integers(0, 3), block), of("child", block), of("again", block),
-        )  # fmt: skip
+            of("finally", block, block),
+            of("lock", strategies.integers(0, 3), block),
+            of("child", block),
+            of("again", block),
+        )
 
     statement = strategies.one_of(leaf, nested(leaf), nested(strategies.one_of(leaf, nested(leaf))))
     return strategies.lists(statement, min_size=4, max_size=12).map(lambda code: cast(Block, apart(code, set())))

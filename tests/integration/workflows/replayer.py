@@ -49,7 +49,9 @@ REPLAYED = TypeAdapter(list[Replayed])
 def replay_each_part(history: History) -> Replayed:
     """Replay the first activations of a history, for each number of them; the last replay ends the workflow."""
     known = history.activations
-    again = [_advance(history, number, each.at, each.received, each.input).activation for number, each in enumerate(known)]
+    again = [
+        _advance(history, number, each.at, each.received, each.input).activation for number, each in enumerate(known)
+    ]
     try:
         output, fault = _advance(history, len(known), history.ended_at, history.last, history.given).output, ""
     except StepError as error:
@@ -57,7 +59,9 @@ def replay_each_part(history: History) -> Replayed:
     return Replayed(activations=tuple(again), output=output, fault=fault)
 
 
-def _advance(history: History, number: int, at: float, received: Sequence[int], given: Mapping[str, JsonValue]) -> Advance:
+def _advance(
+    history: History, number: int, at: float, received: Sequence[int], given: Mapping[str, JsonValue]
+) -> Advance:
     """Replay `number` activations and execute one more, which knows the outcomes that were received until then."""
     earlier = history.activations[:number]
     indexes = {index for activation in earlier for index in activation.received}.union(received)
@@ -67,7 +71,9 @@ def _advance(history: History, number: int, at: float, received: Sequence[int], 
     replay = Replay(history.run_id, definitions, earlier, history.name)
     arguments = arguments_of(function, earlier[0].input if earlier else given)
     try:
-        return replay.run(lambda: function(Workflow(replay), **arguments), at=at, outcomes=outcomes, received=received, given=given)
+        return replay.run(
+            lambda: function(Workflow(replay), **arguments), at=at, outcomes=outcomes, received=received, given=given
+        )
     finally:
         replay.discard()
 

@@ -88,11 +88,21 @@ class Trip:
         meeting = self._folder / uuid.uuid4().hex
         meeting.mkdir()
         runs = [
-            self.client.submit_chain({"nodes": [
-                {"node_id": "a", "kind": "tool", "name": "version", "input": {"folder": str(meeting), "mine": mine, "its": its}}
-            ], "entry_node": "a"})
+            self.client.submit_chain(
+                {
+                    "nodes": [
+                        {
+                            "node_id": "a",
+                            "kind": "tool",
+                            "name": "version",
+                            "input": {"folder": str(meeting), "mine": mine, "its": its},
+                        }
+                    ],
+                    "entry_node": "a",
+                }
+            )
             for mine, its in (("one", "two"), ("two", "one"))
-        ]  # fmt: skip
+        ]
         return [run.result(PATIENCE_S).final_output for run in runs]
 
     def begin(self) -> ChainRun:
@@ -156,11 +166,15 @@ def test_new_code_that_asks_for_the_same_goes_on(trip: Trip) -> None:
         pytest.param(WITHOUT_WAIT, "command 1 was wait 'go' at trip.py:", id="another order"),
     ],
 )
-def test_new_code_that_asks_for_something_else_parks_the_run_until_the_old_code_is_back(trip: Trip, code: str, message: str) -> None:
+def test_new_code_that_asks_for_something_else_parks_the_run_until_the_old_code_is_back(
+    trip: Trip, code: str, message: str
+) -> None:
     run = trip.begin()
     trip.write(code)
     run.signal("go", 1)
-    refused = until(lambda: [each for each in refused_steps.recent(trip.client.redis) if run.run_id in each], "the refusal")
+    refused = until(
+        lambda: [each for each in refused_steps.recent(trip.client.redis) if run.run_id in each], "the refusal"
+    )
     assert message in refused[0]
     assert "does not follow the run's history" in refused[0]
     assert run.status() == "running"
@@ -187,7 +201,9 @@ def test_messages_that_come_twice_execute_nothing_twice(client: Client, journal:
     until(lambda: "journey/1.held" in run.record().steps, "the held step")
     for step_id, step in run.record().steps.items():
         for _ in range(3):
-            client.app.send_task(step.spec.kind, args=[run.run_id, [step_id]], queue=client.app.broker_queue(step.spec.queue))
+            client.app.send_task(
+                step.spec.kind, args=[run.run_id, [step_id]], queue=client.app.broker_queue(step.spec.queue)
+            )
     (tmp_path / "go").touch()
 
     assert run.result(PATIENCE_S).raise_for_status().final_output == [2, "middle", 4]

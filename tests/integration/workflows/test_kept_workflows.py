@@ -44,7 +44,8 @@ def other_code(key: tuple[str, str], replay: Replay, function: Callable[..., Any
 
 
 @pytest.mark.parametrize(
-    ("kept", "begun"), [(keep, 1), *((each, STEPS + 1) for each in (nothing, another_activation, an_activation_more, other_code))]
+    ("kept", "begun"),
+    [(keep, 1), *((each, STEPS + 1) for each in (nothing, another_activation, an_activation_more, other_code))],
 )
 def test_it_is_replayed_unless_it_waits_where_its_record_ends(
     kept: Keep, begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,11 +52,19 @@ def test_an_advance_recorded_with_its_call_has_one_event(client: Client, mark: s
         return any(event.type == "started" for event in events if str(event.step).endswith("@advance"))
 
     events = until(
-        lambda: (found := events_of_a_run()) and not begins_alone(found) and found, "a run whose advances begin with calls", PATIENCE_S
+        lambda: (found := events_of_a_run()) and not begins_alone(found) and found,
+        "a run whose advances begin with calls",
+        PATIENCE_S,
     )
-    first, *rest = ("steady", ["started", "expanded"]), ("steady/0.mark", ["started", "done"]), ("steady/@1/@advance", ["expanded"])
+    first, *rest = (
+        ("steady", ["started", "expanded"]),
+        ("steady/0.mark", ["started", "done"]),
+        ("steady/@1/@advance", ["expanded"]),
+    )
     rest += ("steady/1.mark", ["started", "done"]), ("steady/@2/@advance", ["done"])
-    assert [(event.step, event.type) for event in events] == [(step, kind) for step, kinds in (first, *rest) for kind in kinds]
+    assert [(event.step, event.type) for event in events] == [
+        (step, kind) for step, kinds in (first, *rest) for kind in kinds
+    ]
     workers = {event.step: event.worker for event in events if event.worker}
     assert len(workers) == 5, "each attempt names its worker"
     found = moments_in(event for event in events if event.step == "steady/@1/@advance")
@@ -83,8 +91,13 @@ def test_outputs_of_null_and_failures_reach_the_code(client: Client, journal: Pa
     ("committed:4:kill", 0), ("advance-executed:3:drop", 0),
 ])  # fmt: skip
 def test_a_fault_costs_the_attempt_under_way_at_most(
-    client: Client, journal: Path, fault: Path, mark: str, strike: str, more: int  # noqa: F811  # the fixture
-) -> None:  # fmt: skip
+    client: Client,
+    journal: Path,
+    fault: Path,  # noqa: F811  # the fixture
+    mark: str,
+    strike: str,
+    more: int,
+) -> None:
     fault.write_text(strike)
     runs = 0
 
@@ -124,8 +137,12 @@ def test_code_that_fails_is_executed_once(client: Client, mark: str) -> None:
 
 @pytest.mark.parametrize("strike", ["commit-replied:8:drop", "commit-replied:17:drop"])
 def test_histories_with_children_count_each_step_once(
-    client: Client, journal: Path, fault: Path, mark: str, strike: str  # noqa: F811  # the fixture
-) -> None:  # fmt: skip
+    client: Client,
+    journal: Path,
+    fault: Path,  # noqa: F811  # the fixture
+    mark: str,
+    strike: str,
+) -> None:
     fault.write_text(strike)
     run = client.submit_workflow("spiral", {"mark": mark, "left": 4})
 
@@ -136,8 +153,11 @@ def test_histories_with_children_count_each_step_once(
 
 
 def test_a_lost_reply_costs_no_other_step_of_the_message(
-    client: Client, journal: Path, fault: Path, mark: str  # noqa: F811  # the fixture
-) -> None:  # fmt: skip
+    client: Client,
+    journal: Path,
+    fault: Path,  # noqa: F811  # the fixture
+    mark: str,
+) -> None:
     fault.write_text("commit-replied:24:drop")
 
     run = client.submit_workflow("many_rows", {"mark": mark})

@@ -37,7 +37,11 @@ PROGRAMS = int(os.environ.get("PROGRAMS", thorough(15, plain=8)))
 MAX_TURNS = 3000
 SIGNALS = {name: name.upper() for name in programs.NAMES}
 BY_SETTINGS = settings(
-    max_examples=PROGRAMS, deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=PROGRAMS,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 
 
@@ -128,7 +132,9 @@ class Play:
     def skip(self) -> None:
         timers = clock_skip.timers_of(self._redis, self.run.run_id)
         own = [left_s for kind, left_s in timers.items() if kind != "deadline"]
-        assert own, {step_id: step.state for step_id, step in self.run.record(()).steps.items() if step.state not in STEP_OVER}
+        assert own, {
+            step_id: step.state for step_id, step in self.run.record(()).steps.items() if step.state not in STEP_OVER
+        }
         clock_skip.bring_nearer(self._redis, max(0.001, min(own)) + 0.002)  # Redis rounds now down, and this is rounded
         self.do(0, "sweep", self.run.run_id)
 
@@ -195,9 +201,15 @@ class Play:
             return
         for name, sent in self.sent.items():
             waits = [step for step_id, step in steps.items() if step_id.endswith(f"wait/{name}")]
-            received = [step.output for step in waits if step.state == "done" and not step.info.keys() & {"timed_out", "passed_on"}]
+            received = [
+                step.output
+                for step in waits
+                if step.state == "done" and not step.info.keys() & {"timed_out", "passed_on"}
+            ]
             assert Counter([*received, *kept[name]]) == Counter(sent), (name, received, kept[name], sent)
-            assert not (kept[name] and any(step.awaits_signal for step in waits)), f"{name!r} waits, and {kept[name]} is kept"
+            assert not (kept[name] and any(step.awaits_signal for step in waits)), (
+                f"{name!r} waits, and {kept[name]} is kept"
+            )
 
 
 class Waiting:
@@ -206,7 +218,10 @@ class Waiting:
     def __init__(self, world: World, name: str) -> None:
         self.play = Play(world, name, {})
         self.hands = world.hands[0]
-        while not any(step_id.partition("/")[2] for _, steps, *_ in self.play.ready for step_id in steps) and self.play.ready:
+        while (
+            not any(step_id.partition("/")[2] for _, steps, *_ in self.play.ready for step_id in steps)
+            and self.play.ready
+        ):
             self.play.do(0, "message", *self.play.ready.pop(0))
         self.steps = {step_id: run_id for run_id, steps, *_ in self.play.ready for step_id in steps}
 
@@ -263,7 +278,11 @@ def test_a_signal_that_comes_while_the_code_gives_its_wait_up_is_for_the_next_wa
     success, output, _ = play.to_its_end()
     assert (success, output) == (True, ["one", "two"])
     waits = [step for step_id, step in play.run.record().steps.items() if step_id.endswith("wait/a")]
-    assert [(step.output, step.info.get("passed_on")) for step in waits] == [("one", True), ("one", None), ("two", None)]
+    assert [(step.output, step.info.get("passed_on")) for step in waits] == [
+        ("one", True),
+        ("one", None),
+        ("two", None),
+    ]
     assert all(step.info["answered_by"] == "anna" for step in waits)
 
 
@@ -281,7 +300,9 @@ def test_a_program_gives_the_same_inline(world: World, code: programs.Block) -> 
     check_inline(world, "program", {"code": code})
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # generators that are dropped with the code that waits
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # generators that are dropped with the code that waits
 @pytest.mark.parametrize("name", odd_awaits.NAMES)
 def test_an_odd_await(world: World, name: str) -> None:
     check_inline(world, name, {})
@@ -307,7 +328,9 @@ def check_inline(world: World, name: str, given: dict[str, Any]) -> None:
     costs, process.costs = process.costs, NoCosts()
     node = {"node_id": name, "kind": "workflow", "name": name, "input": given}
     try:
-        inline = run_inline({"nodes": [node], "entry_node": name}, definitions=world.client.definitions, signals=SIGNALS)
+        inline = run_inline(
+            {"nodes": [node], "entry_node": name}, definitions=world.client.definitions, signals=SIGNALS
+        )
     finally:
         process.costs = costs
 

@@ -22,7 +22,11 @@ from tests.waiting import until
 def begin(client: Client, name: str, given: dict[str, Any], waits: int = 1) -> ChainRun:
     """A run whose workflows wait for signals."""
     run = client.submit_workflow(name, given)
-    until(lambda: sum(step.state == "waiting_signal" for step in run.record().steps.values()) == waits, "the waits", PATIENCE_S)
+    until(
+        lambda: sum(step.state == "waiting_signal" for step in run.record().steps.values()) == waits,
+        "the waits",
+        PATIENCE_S,
+    )
     return run
 
 
@@ -52,15 +56,20 @@ def test_the_step_names_one_of_several_workflows(client: Client) -> None:
     children = [f"questioned_parent/{number}.questioned" for number in (0, 1)]
 
     assert [run.query("progress", step_id=each) for each in (*children, "1.questioned")] == [
-        {"done": [6], "of": 2}, {"done": [7], "of": 2}, {"done": [7], "of": 2},
-    ]  # fmt: skip
+        {"done": [6], "of": 2},
+        {"done": [7], "of": 2},
+        {"done": [7], "of": 2},
+    ]
     with pytest.raises(
-        ConfigError, match=r"several workflows of run .* have the query 'progress'; name the step of one: 'questioned_parent/0"
+        ConfigError,
+        match=r"several workflows of run .* have the query 'progress'; name the step of one: 'questioned_parent/0",
     ):
         run.query("progress")
     with pytest.raises(ConfigError, match="the workflow has no query 'regress' here"):
         run.query("regress")
-    with pytest.raises(ConfigError, match=r"no workflow of run .* has the step 'parent'; known are 'questioned_parent', "):
+    with pytest.raises(
+        ConfigError, match=r"no workflow of run .* has the step 'parent'; known are 'questioned_parent', "
+    ):
         run.query("progress", step_id="parent")
     run.cancel()
 
@@ -104,13 +113,17 @@ def test_faults_of_who_asks(client: Client) -> None:
     run.cancel()
 
 
-def test_code_that_is_not_here_or_follows_another_history(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_that_is_not_here_or_follows_another_history(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     run = begin(client, "questioned", {"items": [1, 0]})
 
     with monkeypatch.context() as patch:
         patch.setattr(queries, "_load", lambda *_: desk.starts_later)
         patch.setattr(queries, "arguments_of", lambda *_: {})
-        with pytest.raises(CodeMismatchError, match=r"workflow 'questioned' \(desk:questioned\) does not follow the run's history"):
+        with pytest.raises(
+            CodeMismatchError, match=r"workflow 'questioned' \(desk:questioned\) does not follow the run's history"
+        ):
             run.query("progress")
     with pytest.raises(CantataError, match="module 'not_here' cannot be imported: ModuleNotFoundError"):
         queries._load("not_here:desk", str(tmp_path))

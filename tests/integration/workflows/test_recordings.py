@@ -51,11 +51,18 @@ def test_awkward_values_come_through_code_forks_recordings_and_replays_as_they_a
     same(comparison.now.output, AWKWARD)
 
 
-def test_what_raced_ends_in_the_recorded_order_with_the_recorded_chance_and_time(client: Client, tmp_path: Path) -> None:
+def test_what_raced_ends_in_the_recorded_order_with_the_recorded_chance_and_time(
+    client: Client, tmp_path: Path
+) -> None:
     run = client.submit_workflow("racers", {"file": str(tmp_path / "go")})
     until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
     assert run.signal("go", "signal") == "taken"
-    until(lambda: any(name.endswith("2.same_quietly") and each.state == "done" for name, each in run.record().steps.items()), "its step")
+    until(
+        lambda: any(
+            name.endswith("2.same_quietly") and each.state == "done" for name, each in run.record().steps.items()
+        ),
+        "its step",
+    )
     (tmp_path / "go").touch()
     output = run.result(PATIENCE_S).raise_for_status().final_output
 
@@ -129,7 +136,12 @@ def test_changed_code_of_a_workflow_is_found(client: Client, tmp_path: Path) -> 
     ("code", "step", "recorded", "now"),
     [
         ("return await wf.call(add, 0)", "row/1.add", "workflow.call desk:add", None),
-        ("return [await wf.call(add, number) for number in (0, 1, 2)][-1]", "row/2.add", None, "workflow.call desk:add"),
+        (
+            "return [await wf.call(add, number) for number in (0, 1, 2)][-1]",
+            "row/2.add",
+            None,
+            "workflow.call desk:add",
+        ),
         ("return 2", "row/0.add", "workflow.call desk:add", None),
         ("await wf.sleep(1)\n    return await wf.call(add, 0)", "row/0.add", "workflow.call desk:add", None),
     ],

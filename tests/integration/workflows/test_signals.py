@@ -118,8 +118,14 @@ def test_a_task_of_a_group_may_begin_the_workflow_again(client: Client) -> None:
 
 def test_an_answer_has_the_type_that_the_wait_asks_for(client: Client) -> None:
     run = client.submit_workflow("typed", {})
-    item = until(lambda: next((each for each in client.inbox(who="legal") if each.run_id == run.run_id), None), "the question")
-    assert (item.question, item.context, item.answer_schema and item.answer_schema["required"]) == ("Pay it?", {"amount": 3}, ["approved"])
+    item = until(
+        lambda: next((each for each in client.inbox(who="legal") if each.run_id == run.run_id), None), "the question"
+    )
+    assert (item.question, item.context, item.answer_schema and item.answer_schema["required"]) == (
+        "Pay it?",
+        {"amount": 3},
+        ["approved"],
+    )
     assert run.status() == "waiting"
 
     with pytest.raises(ConfigError, match=r"value: 'approved' is a required property"):

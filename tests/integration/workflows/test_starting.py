@@ -73,11 +73,18 @@ def test_a_worker_that_is_killed_when_a_run_is_accepted_leaves_one_run(client: C
 @pytest.mark.parametrize(
     ("name", "given", "code", "message"),
     [
-        ("aproval", {}, "unknown_workflow", "the configuration has no workflow or chain 'aproval'; did you mean 'approval'?"),
+        (
+            "aproval",
+            {},
+            "unknown_workflow",
+            "the configuration has no workflow or chain 'aproval'; did you mean 'approval'?",
+        ),
         ("strict", {"n": "x"}, "bad_request", "wf.start('strict'): "),
     ],
 )
-def test_a_run_that_cannot_begin_fails_its_command(client: Client, name: str, given: dict[str, Any], code: str, message: str) -> None:
+def test_a_run_that_cannot_begin_fails_its_command(
+    client: Client, name: str, given: dict[str, Any], code: str, message: str
+) -> None:
     own = definitions()
     strict = own.chains["pair"].model_copy(update={"inputs": {"n": "integer"}})
     client = client.with_definitions(own.model_copy(update={"chains": {**own.chains, "strict": strict}}))

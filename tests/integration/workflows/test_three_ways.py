@@ -96,7 +96,9 @@ def test_planned_workflows(client: Client, plan: list[dict[str, Any]]) -> None:
 def check(client: Client, name: str, given: Mapping[str, Any]) -> None:
     """Run a workflow in these ways, and compare."""
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}
-    inline = run_inline({"nodes": [node], "entry_node": name, "timeout": 86400.0}, definitions=definitions(), signals=SIGNALS)
+    inline = run_inline(
+        {"nodes": [node], "entry_node": name, "timeout": 86400.0}, definitions=definitions(), signals=SIGNALS
+    )
 
     client = client.with_definitions(definitions())
     run = client.submit_workflow(name, given)
@@ -128,7 +130,9 @@ def drive(client: Client, run: Any, signals: Mapping[str, Any]) -> None:
         if is_over(run.status()):
             return True
         waiting = [step_id for step_id, step in steps.items() if step.state == "waiting_signal"]
-        values = {step_id: value for step_id in waiting for name, value in signals.items() if step_id.endswith(f"/{name}")}
+        values = {
+            step_id: value for step_id in waiting for name, value in signals.items() if step_id.endswith(f"/{name}")
+        }
         for step_id, value in values.items():
             run.signal(step_id, value)
         if waiting and not values and all(step.state in (*STEP_OVER, *WAITING) for step in steps.values()):
@@ -151,5 +155,11 @@ def history_of(client: Client, run_id: str, name: str) -> History:
     last = tuple(index for index, each in enumerate(found) if each[0] in ("done", "failed") and index not in known)
     given = cast("dict[str, JsonValue]", steps[name].spec.params.get("input", {}))
     return History(
-        run_id=run_id, name=name, given=given, activations=tuple(activations), outcomes=outcomes, ended_at=time.time(), last=last
-    )  # fmt: skip
+        run_id=run_id,
+        name=name,
+        given=given,
+        activations=tuple(activations),
+        outcomes=outcomes,
+        ended_at=time.time(),
+        last=last,
+    )

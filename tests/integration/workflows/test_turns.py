@@ -25,7 +25,9 @@ def scripted(models: ScriptedModels) -> Iterator[ScriptedModels]:
 def call_and_answer(models: ScriptedModels, workflow: str, /, **arguments: JsonValue) -> None:
     """Have the model call a workflow, and then answer."""
     call = ToolCall(name=workflow, arguments=arguments)
-    models.script([Rule(match="do it", after_tools=0, tool_calls=(call,)), Rule(match="do it", after_tools=1, reply="done")])
+    models.script(
+        [Rule(match="do it", after_tools=0, tool_calls=(call,)), Rule(match="do it", after_tools=1, reply="done")]
+    )
 
 
 def tool_result(models: ScriptedModels) -> str:

@@ -84,7 +84,9 @@ def test_code_that_catches_all_there_is(client: Client) -> None:
 
 
 def test_code_that_ends_its_process_fails_its_run(client: Client) -> None:
-    assert re.search(r"the workflow \(at \S+:\d+\) raised SystemExit: 3, which is no Exception", error(client, "leaves"))
+    assert re.search(
+        r"the workflow \(at \S+:\d+\) raised SystemExit: 3, which is no Exception", error(client, "leaves")
+    )
 
 
 def test_queues_and_locks_between_tasks(client: Client) -> None:
@@ -118,7 +120,9 @@ def test_a_command_that_is_over_is_done_whoever_awaits_it(client: Client) -> Non
 @pytest.mark.slow("a time-out of the workflow must pass")
 def test_what_the_code_gave_up_is_closed_at_once(client: Client, journal: Path) -> None:
     run = client.submit_workflow("gives_up", {})
-    waits = until(lambda: [step for step in states(run) if step.endswith("wait/approve")][1:], "the second wait", PATIENCE_S)
+    waits = until(
+        lambda: [step for step in states(run) if step.endswith("wait/approve")][1:], "the second wait", PATIENCE_S
+    )
     until(lambda: states(run)[waits[0]] == "waiting_signal", "the second wait", PATIENCE_S)
 
     assert [item.step for item in client.inbox() if item.run_id == run.run_id] == waits
@@ -186,7 +190,11 @@ def test_chance_and_time_are_the_same_in_each_replay(client: Client) -> None:
         ("row", {"steps": 1, "more": 2}, "the input of workflow 'row' has 'more' besides; it takes steps, start"),
         ("row", {"steps": "many"}, "the input of workflow 'row': steps: Input should be a valid integer"),
         ("stuck", {}, "waits for something that no step will give (at desk.py:"),
-        ("reads_a_socket", {}, "a workflow has no I/O and no threads of its own (create_connection): do this in a function"),
+        (
+            "reads_a_socket",
+            {},
+            "a workflow has no I/O and no threads of its own (create_connection): do this in a function",
+        ),
         ("misspelt", {}, "the configuration has no tool 'ad'; did you mean 'add'?"),
         ("not_json", {}, "an argument is not JSON"),
         ("group_fails", {}, "desk:fail raised ValueError: in a group (at desk.py:"),
@@ -226,7 +234,11 @@ def test_code_that_never_waits_fails_with_its_line(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("rwo", "did you mean 'row'"), (desk.add, "no workflow with the function"), (lambda wf: None, "cannot be imported by a worker")],
+    [
+        ("rwo", "did you mean 'row'"),
+        (desk.add, "no workflow with the function"),
+        (lambda wf: None, "cannot be imported by a worker"),
+    ],
 )
 def test_an_unknown_workflow_is_refused_at_once(client: Client, name: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -241,7 +253,9 @@ def test_the_first_of_two_ends_the_workflow_and_stops_the_other(client: Client, 
     (tmp_path / "go").touch()
 
 
-@pytest.mark.parametrize("value", [None, "", [], {}, "x" * 10_000_000], ids=["null", "empty", "list", "object", "10 MB"])
+@pytest.mark.parametrize(
+    "value", [None, "", [], {}, "x" * 10_000_000], ids=["null", "empty", "list", "object", "10 MB"]
+)
 def test_values_of_all_sizes(client: Client, value: Any) -> None:
     assert result(client, "echo", value=value) == value
 
@@ -342,12 +356,17 @@ def test_models_and_dataclasses_are_converted_on_the_way_to_a_function_and_back(
     ("given", "message"),
     [
         ({"items": [{"what": "tea"}]}, "the input of workflow 'report': items[0].on: Field required"),
-        ({"items": [], "mode": "wrong argument"}, "the arguments of check_report: items[0].on: Input should be a valid date"),
+        (
+            {"items": [], "mode": "wrong argument"},
+            "the arguments of check_report: items[0].on: Input should be a valid date",
+        ),
         (
             {"items": [], "mode": "wrong result"},
             "is not of the type that it declares: the result.items[0].on: Field",
         ),
     ],
 )
-def test_values_that_are_not_of_the_declared_type_are_refused_with_their_place(client: Client, given: Any, message: str) -> None:
+def test_values_that_are_not_of_the_declared_type_are_refused_with_their_place(
+    client: Client, given: Any, message: str
+) -> None:
     assert message in error(client, "report", **given)

@@ -31,7 +31,13 @@ def event(kind: str, step_id: str = "it", **detail: JsonValue) -> RunEvent:
 
 
 def step(
-    kind: str, work: str = "", step_id: str = "it", *, output: JsonValue = None, on_error: str = "abort", **info: JsonValue
+    kind: str,
+    work: str = "",
+    step_id: str = "it",
+    *,
+    output: JsonValue = None,
+    on_error: str = "abort",
+    **info: JsonValue,
 ) -> StepRecord:
     spec = Spec.model_validate({"kind": kind, "work": work, "on_error": on_error, "params": {"agent": "ann"}})
     return StepRecord(step_id, "running", 2, 0, 0, "w", spec, output, info)
@@ -56,7 +62,9 @@ HEARD = [("agent.turn", True), ("team.synthesize", True), ("agent.function", Fal
 
 @pytest.mark.parametrize(("kind", "is_heard"), HEARD)
 @pytest.mark.parametrize(("type_", "is_final"), [("retry", False), ("failed", True), ("missed_deadline", True)])
-def test_a_failed_attempt_is_void_and_says_whether_readers_saw_it(kind: str, is_heard: bool, type_: str, is_final: bool) -> None:
+def test_a_failed_attempt_is_void_and_says_whether_readers_saw_it(
+    kind: str, is_heard: bool, type_: str, is_final: bool
+) -> None:
     found = activity_of(event(type_, error=BROKEN), step(kind))
 
     assert isinstance(found, AttemptVoided)
@@ -71,7 +79,9 @@ def test_a_lost_attempt_has_no_error() -> None:
 
 def test_a_synthesizer_is_told_from_an_agent() -> None:
     assert activity_of(event("started"), step("agent.turn", "agents:ann")) == AgentBegan("ann", is_synthesizer=False)
-    assert activity_of(event("started"), step("team.synthesize", "teams:both")) == AgentBegan("both", is_synthesizer=True)
+    assert activity_of(event("started"), step("team.synthesize", "teams:both")) == AgentBegan(
+        "both", is_synthesizer=True
+    )
 
 
 def test_only_an_answer_that_is_passed_on_is_a_handover() -> None:
@@ -83,7 +93,11 @@ def test_only_an_answer_that_is_passed_on_is_a_handover() -> None:
 
 
 def test_an_agent_ends_with_the_last_of_its_steps() -> None:
-    agents, ann, call = TurnAgents(), step("agent.turn", "agents:ann", "ann"), step("tool.call", "tools:add", "ann/t0", output=5)
+    agents, ann, call = (
+        TurnAgents(),
+        step("agent.turn", "agents:ann", "ann"),
+        step("tool.call", "tools:add", "ann/t0", output=5),
+    )
     last = step("agent.turn", "agents:ann", "ann/r1", output="It is 5.")
     agent = agents.agent_of(event("started", "ann"), ann)
 

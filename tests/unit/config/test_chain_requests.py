@@ -75,14 +75,20 @@ def test_a_type_that_is_misspelt_is_told() -> None:
 
 @pytest.mark.parametrize("version", ["a2e", "version"])
 def test_the_fields_of_a_message_are_read_and_only_its_id_is_kept(version: str) -> None:
-    request = load_request(parse(json.dumps({"type": "chain/req", "id": "m1", version: "1.0", "ts": 1716123456.789, "nodes": []})))
+    request = load_request(
+        parse(json.dumps({"type": "chain/req", "id": "m1", version: "1.0", "ts": 1716123456.789, "nodes": []}))
+    )
 
     assert request.id == "m1"
     assert not {"a2e", "version", "ts"} & request.model_dump().keys()
 
 
 def test_every_fault_is_told_with_its_node_and_field() -> None:
-    text = PLAIN.replace("next_node:", "next_nod:").replace("kind: agent", "kind: agnet").replace("limit: 3}", "limit: 3}\ntimeout: -1")
+    text = (
+        PLAIN.replace("next_node:", "next_nod:")
+        .replace("kind: agent", "kind: agnet")
+        .replace("limit: 3}", "limit: 3}\ntimeout: -1")
+    )
 
     assert faults_of(text) == [
         "line 7: nodes[0] 'fetch'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?",

@@ -33,7 +33,9 @@ async def trip(wf, x=1):
     """
 
 
-DEFINITIONS = Definitions(agents={"clerk": Agent(model="openai/x")}, teams={"panel": Team(mode="broadcast", agents=["clerk"])})
+DEFINITIONS = Definitions(
+    agents={"clerk": Agent(model="openai/x")}, teams={"panel": Team(mode="broadcast", agents=["clerk"])}
+)
 
 
 def found(folder: Path, body: str) -> list[str]:

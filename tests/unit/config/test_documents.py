@@ -85,14 +85,17 @@ def test_an_empty_text_is_null(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{a: [1, two]}", '{"a": [1, "two",],}', "{'a': [1, 'two']} # so", "\ufeffa: [1, two]", "a:\r\n- 1\r\n- two\r\n"]
+    "text",
+    ["{a: [1, two]}", '{"a": [1, "two",],}', "{'a': [1, 'two']} # so", "\ufeffa: [1, two]", "a:\r\n- 1\r\n- two\r\n"],
 )
 def test_yaml_may_look_like_json(text: str) -> None:
     assert parse(text).data == {"a": [1, "two"]}
 
 
 def test_an_anchor_stands_for_its_value() -> None:
-    data = parse("first: &it {a: 1, b: [2]}\nsecond: *it\nthird: {<<: *it, a: 3}\nfourth: {<<: [{c: 4}, *it], b: 5}\n").data
+    data = parse(
+        "first: &it {a: 1, b: [2]}\nsecond: *it\nthird: {<<: *it, a: 3}\nfourth: {<<: [{c: 4}, *it], b: 5}\n"
+    ).data
 
     assert data == {
         "first": {"a": 1, "b": [2]},
@@ -151,7 +154,8 @@ def test_every_value_has_the_line_of_its_key(path: KeyPath, line: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "line"), [((), 2), (("nodes",), 3), (("nodes", 1), 5), (("nodes", 1, "b\n"), 7), (("nodes", 0, "a"), 4), (("end",), 9)]
+    ("path", "line"),
+    [((), 2), (("nodes",), 3), (("nodes", 1), 5), (("nodes", 1, "b\n"), 7), (("nodes", 0, "a"), 4), (("end",), 9)],
 )
 def test_json_has_lines_too(path: KeyPath, line: int) -> None:
     text = '\n{\n\t"nodes": [\n\t{"a": "{[\\""},\n\t{\n\n\t"b\\n": 1}\n],\n"end": null}'
@@ -191,9 +195,15 @@ def test_a_place_is_told_as_people_write_it(path: KeyPath, words: str) -> None:
 
 
 def test_values_are_found_by_the_pattern_of_their_path() -> None:
-    data: JsonValue = {"agents": {"a": {"texts": ["x", "y"]}, "b": {}, "c": 1, "d": {"texts": "z"}}, "others": {"a": {"texts": ["w"]}}}
+    data: JsonValue = {
+        "agents": {"a": {"texts": ["x", "y"]}, "b": {}, "c": 1, "d": {"texts": "z"}},
+        "others": {"a": {"texts": ["w"]}},
+    }
 
-    assert list(find(data, "agents.*.texts.*")) == [(("agents", "a", "texts", 0), "x"), (("agents", "a", "texts", 1), "y")]
+    assert list(find(data, "agents.*.texts.*")) == [
+        (("agents", "a", "texts", 0), "x"),
+        (("agents", "a", "texts", 1), "y"),
+    ]
 
 
 # What is refused
@@ -246,7 +256,10 @@ def test_the_source_stands_before_each_fault() -> None:
 
 
 def test_aliases_cannot_blow_up_a_document() -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
+    lines = [
+        "a0: &a0 [x, x, x, x, x, x, x, x, x, x]",
+        *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)),
+    ]
 
     (fault,) = faults_of("\n".join(lines))
 

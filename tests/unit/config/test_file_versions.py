@@ -87,7 +87,9 @@ def test_a_module_that_comes_to_the_folder_is_checked(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["folder", "module search path"])
-def test_a_module_that_comes_to_a_package_is_read(where: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_comes_to_a_package_is_read(
+    where: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = folder if where == "folder" else tmp_path / "library"
     (base / "shop_of_parts").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(base))
@@ -150,7 +152,9 @@ def test_a_text_that_is_no_path_is_a_text_or_a_fault(text: str, folder: Path) ->
         assert read(folder).agents["clerk"].system == text
 
 
-def test_a_removed_working_folder_matters_to_none_with_a_whole_path(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_folder_matters_to_none_with_a_whole_path(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -106,7 +106,9 @@ def test_a_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_chains_name_is_told_with_its_line() -> None:
-    Path("bad.yaml").write_text("chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: gone}\n")
+    Path("bad.yaml").write_text(
+        "chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: gone}\n"
+    )
 
     assert "c" in load(Path("bad.yaml")).chains
     with pytest.raises(ConfigError, match=r"line 5: chains.c.nodes\[0\] 'a'.name: 'gone' is not under 'tools'"):
@@ -116,7 +118,10 @@ def test_what_chains_name_is_told_with_its_line() -> None:
 def test_a_chain_request_is_not_taken_for_a_configuration() -> None:
     Path("chain.json").write_text('{"nodes": []}')
 
-    assert refusal(Path("chain.json")) == "chain.json: this is a chain request, not a configuration; `submit chain` runs it"
+    assert (
+        refusal(Path("chain.json"))
+        == "chain.json: this is a chain request, not a configuration; `submit chain` runs it"
+    )
 
 
 # a file as what it is

@@ -88,7 +88,9 @@ def test_text_files_are_read_in_where_a_text_names_them(folder: Path) -> None:
     assert critic.instructions == [text, text, "missing.md"]
 
 
-@pytest.mark.parametrize("text", ["see merge.txt", "merge.text", "Profile: x", f"{'x' * 5000}.md", "a\nmerge.txt", "prompts", "file:", ""])
+@pytest.mark.parametrize(
+    "text", ["see merge.txt", "merge.text", "Profile: x", f"{'x' * 5000}.md", "a\nmerge.txt", "prompts", "file:", ""]
+)
 def test_a_text_that_names_no_file_stays_a_text(folder: Path, text: str) -> None:
     definitions = load_definitions(Document({"agents": {"a": {"system": text}}}), folder=folder)
 
@@ -96,7 +98,9 @@ def test_a_text_that_names_no_file_stays_a_text(folder: Path, text: str) -> None
 
 
 def test_a_synthesizer_may_have_its_prompt_in_a_file(folder: Path) -> None:
-    definitions = load("{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: merge.txt}}}}", folder)
+    definitions = load(
+        "{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: merge.txt}}}}", folder
+    )
 
     synthesizer = definitions.teams["t"].synthesizer
     assert synthesizer
@@ -136,7 +140,8 @@ def test_a_router_that_is_a_model_must_know_what_agents_are_good_at() -> None:
 
 def test_both_spellings_of_round_robin_are_read() -> None:
     modes = [
-        load(f"agents: {{a: {{}}}}\nteams: {{t: {{mode: {mode}, agents: [a]}}}}").teams["t"].mode for mode in ("round_robin", "round-robin")
+        load(f"agents: {{a: {{}}}}\nteams: {{t: {{mode: {mode}, agents: [a]}}}}").teams["t"].mode
+        for mode in ("round_robin", "round-robin")
     ]
     assert modes == ["round_robin", "round_robin"]
 
@@ -188,7 +193,8 @@ defaults: {team: v}
         lambda values: (
             st.lists(values, max_size=3)
             | st.dictionaries(
-                st.sampled_from(["agents", "teams", "tools", "a", "mode", "function", "synthesizer", "prompt", "file"]), values
+                st.sampled_from(["agents", "teams", "tools", "a", "mode", "function", "synthesizer", "prompt", "file"]),
+                values,
             )
         ),
         max_leaves=20,

@@ -54,7 +54,10 @@ def test_a_request_with_changes_is_parsed_once_checked_once_and_dumped_once(monk
 
     chain = engine().checked_chain(REQUEST, {"text": "tea"}, SUBMISSION).with_id()
 
-    assert [bool(document.data["nodes"]) for (document,) in parsed] == [True, False]  # of the changes alone the second time
+    assert [bool(document.data["nodes"]) for (document,) in parsed] == [
+        True,
+        False,
+    ]  # of the changes alone the second time
     assert len(checked) == 1
     assert json.loads(chain.text) == {
         **REQUEST,
@@ -121,11 +124,18 @@ def test_faults_of_a_chain_are_all_told() -> None:
 def test_the_target_and_the_time_limit_of_a_turn_are_those_of_its_receiver() -> None:
     chain = checked_turn(TurnRequest(text="tea", workflow="row"), DEFINITIONS)
     workflow = checked_turn(TurnRequest(text="tea", workflow="flow"), DEFINITIONS)
-    agent = checked_turn(TurnRequest(text="tea", agent="clerk", timeout_s=3, webhooks=["https://example.org"]), DEFINITIONS)
+    agent = checked_turn(
+        TurnRequest(text="tea", agent="clerk", timeout_s=3, webhooks=["https://example.org"]), DEFINITIONS
+    )
 
     assert [each.target for each in (chain, workflow, agent)] == ["row", "flow", "clerk"]
     assert [each.timeout.seconds for each in (chain, workflow, agent)] == [7, MAX_WORKFLOW_S, 3]
-    assert json.loads(agent.text) == {"text": "tea", "agent": "clerk", "timeout_s": 3.0, "webhooks": ["https://example.org"]}
+    assert json.loads(agent.text) == {
+        "text": "tea",
+        "agent": "clerk",
+        "timeout_s": 3.0,
+        "webhooks": ["https://example.org"],
+    }
 
 
 def test_a_turn_in_a_session_with_an_impossible_name_is_refused() -> None:
@@ -134,7 +144,9 @@ def test_a_turn_in_a_session_with_an_impossible_name_is_refused() -> None:
 
 
 def test_a_schedule_of_a_chain_has_its_name_and_input() -> None:
-    found = checked_schedule("daily", Schedule.model_validate({"every": "1d", "chain": "row", "input": {"text": "tea"}}), DEFINITIONS)
+    found = checked_schedule(
+        "daily", Schedule.model_validate({"every": "1d", "chain": "row", "input": {"text": "tea"}}), DEFINITIONS
+    )
 
     assert isinstance(found, CheckedChain)
     assert (found.request.chain_id, found.request.initial_input, found.target) == ("row", {"text": "tea"}, "row")
@@ -142,7 +154,10 @@ def test_a_schedule_of_a_chain_has_its_name_and_input() -> None:
 
 @pytest.mark.parametrize(
     ("more", "target"),
-    [({}, "clerk"), ({"teams": {"desk": {"mode": "broadcast", "agents": ["clerk"]}}, "defaults": {"team": "desk"}}, "desk")],
+    [
+        ({}, "clerk"),
+        ({"teams": {"desk": {"mode": "broadcast", "agents": ["clerk"]}}, "defaults": {"team": "desk"}}, "desk"),
+    ],
 )
 def test_the_target_of_a_turn_is_what_answers_it_also_if_nothing_is_named(more: dict[str, object], target: str) -> None:
     definitions = Definitions.model_validate({"agents": {"clerk": {}}, **more})

@@ -6,7 +6,20 @@ from cantata.flows.expressions.expressions import parse
 from cantata.values import JsonValue
 
 NAMES = frozenset(
-    {"read", "parse", "text", "wrapped", "list-files", "list", "2nd", "42", "2024-01-01", "merge", "null-check", "process_each"}
+    {
+        "read",
+        "parse",
+        "text",
+        "wrapped",
+        "list-files",
+        "list",
+        "2nd",
+        "42",
+        "2024-01-01",
+        "merge",
+        "null-check",
+        "process_each",
+    }
 )
 ROOT: dict[str, JsonValue] = {
     "read": {"data": [1, 2, 3], "n": 3},

@@ -90,7 +90,9 @@ class Run:
             self.states[step.id] = "waiting"
         for edge in edges:
             assert edge.source in new, f"{edge} comes from an older step"
-            assert self.states.get(edge.target) == "waiting", f"{edge} leads to a step that is {self.states.get(edge.target)}"
+            assert self.states.get(edge.target) == "waiting", (
+                f"{edge} leads to a step that is {self.states.get(edge.target)}"
+            )
             assert edge not in self._edges[edge.source], f"{edge} stands twice"
             self._edges[edge.source].append(edge)
             self._pending[edge.target] += 1
@@ -179,7 +181,9 @@ def _spread(graph: Graph) -> tuple[list[Step], list[Edge]]:
         return list(graph.steps), list(graph.edges)
     items = graph.items
     like = next(step for step in graph.steps if step.id == items.like)
-    spread = [like.model_copy(update={"id": f"{items.prefix}/{i}", "given": value}) for i, value in enumerate(items.given)]
+    spread = [
+        like.model_copy(update={"id": f"{items.prefix}/{i}", "given": value}) for i, value in enumerate(items.given)
+    ]
     edges = [edge.model_copy(update={"source": step.id}) for edge in graph.edges for step in spread]
     return [*(step for step in graph.steps if step is not like), *spread], edges
 
@@ -211,7 +215,11 @@ def _branch(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], name
         return run._fail(step_id)
     run.outputs[step_id] = holds
     graph = expand.expand_loop(_nodes(run, str(loop["chain"])), run.definitions, branch_step_id=step_id, spec=spec)
-    running = [old for old in map(run.answering, graph.names) if old != step_id and run.states.get(old, "done") not in STEP_OVER]
+    running = [
+        old
+        for old in map(run.answering, graph.names)
+        if old != step_id and run.states.get(old, "done") not in STEP_OVER
+    ]
     assert not running, f"{step_id} begins a round while {running} of the last are under way"
     return run._grow(graph, step_id, spec)
 
@@ -235,21 +243,29 @@ def _run(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: 
     name = str(spec.params["chain"])
     chain = run.definitions.chains[name]
     run.outputs[step_id] = _input(spec, root, names)
-    run._grow(expand.expand_chain(chain.nodes, chain.entry_node, run.definitions, parent=step_id, chain=name), step_id, spec)
+    run._grow(
+        expand.expand_chain(chain.nodes, chain.entry_node, run.definitions, parent=step_id, chain=name), step_id, spec
+    )
 
 
 def _end(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:
     answers = cast("dict[str, str]", spec.params.get("answers") or {})
-    given = {name: parse(text, names).evaluate(root) for name, text in answers.items()} or {name: root[name] for name in spec.reads}
+    given = {name: parse(text, names).evaluate(root) for name, text in answers.items()} or {
+        name: root[name] for name in spec.reads
+    }
     ran = {name: value for name, value in given.items() if value is not None}
     if answers and not ran:
-        return run._done(step_id, _last_output(run, step_id.removesuffix("/@end"), run.definitions.chains[str(spec.params["chain"])]))
+        return run._done(
+            step_id, _last_output(run, step_id.removesuffix("/@end"), run.definitions.chains[str(spec.params["chain"])])
+        )
     return run._done(step_id, next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
 
 
 def _last_output(run: Run, parent: str, chain: Chain) -> JsonValue:
     outputs = [
-        run.output(name_of(node.node_id, parent)) for node in chain.nodes if node.kind != "branch" and node.node_id not in chain.dropped
+        run.output(name_of(node.node_id, parent))
+        for node in chain.nodes
+        if node.kind != "branch" and node.node_id not in chain.dropped
     ]
     return next((output for output in reversed(outputs) if output is not None), None)
 

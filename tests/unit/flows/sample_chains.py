@@ -21,7 +21,10 @@ DEFINITIONS = Definitions(
         "files": FILES,
         "once": ONCE,
     },
-    skills={"s": Tool(function="m:s"), "web.pages": Tool(mcp=McpServer(url="http://localhost/mcp"), queue="gpu", retries=2)},
+    skills={
+        "s": Tool(function="m:s"),
+        "web.pages": Tool(mcp=McpServer(url="http://localhost/mcp"), queue="gpu", retries=2),
+    },
     commands={"ls": Command(command=["ls"], timeout_s=7)},
     agents={"one": Agent(queue="llm", retries=5, timeout_s=8), "many": Agent(instructions=["a", "b"])},
     teams={"team": Team(mode="pipeline", agents=["one"])},
@@ -45,7 +48,9 @@ def request(*nodes: ChainNode, **initial: JsonValue) -> ChainRequest:
     return ChainRequest(nodes=list(nodes), entry_node=nodes[0].node_id, initial_input=initial)
 
 
-def faults(*nodes: ChainNode, entry: str | None = None, definitions: Definitions = DEFINITIONS) -> tuple[list[str], str]:
+def faults(
+    *nodes: ChainNode, entry: str | None = None, definitions: Definitions = DEFINITIONS
+) -> tuple[list[str], str]:
     asked = request(*nodes) if entry is None else request(*nodes).model_copy(update={"entry_node": entry})
     found, code = checks.check(asked, definitions, is_draft=True)
     return [str(fault) for fault in found], code
@@ -69,7 +74,10 @@ def edges(graph: Graph) -> set[str]:
 
 
 def play(
-    *nodes: ChainNode, tools: Mapping[str, Function] | None = None, definitions: Definitions = DEFINITIONS, **initial: JsonValue
+    *nodes: ChainNode,
+    tools: Mapping[str, Function] | None = None,
+    definitions: Definitions = DEFINITIONS,
+    **initial: JsonValue,
 ) -> Run:
     return Run(request(*nodes, **initial), definitions, tools or {}).play()
 

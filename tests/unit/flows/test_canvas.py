@@ -38,7 +38,9 @@ class App(Celery):
 HEAD = MessageHead(App(set_as_current=False), "r")
 
 
-def build(ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: BatchPolicy | None = None) -> tuple[Any, ...]:
+def build(
+    ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: BatchPolicy | None = None
+) -> tuple[Any, ...]:
     return canvas.build(HEAD, ready, Followers(graph) if graph else None, pace)
 
 
@@ -80,7 +82,9 @@ def test_a_chain_has_at_most_sixteen_links() -> None:
 
 
 def test_a_fan_that_meets_in_one_step_becomes_a_chord() -> None:
-    graph = Graph(steps=(step("a"), step("b"), step("j")), edges=(Edge(source="a", target="j"), Edge(source="b", target="j")))
+    graph = Graph(
+        steps=(step("a"), step("b"), step("j")), edges=(Edge(source="a", target="j"), Edge(source="b", target="j"))
+    )
 
     canvases = build([spec_of(graph, "a"), spec_of(graph, "b")], graph)
 
@@ -107,7 +111,9 @@ def test_nothing_behind_a_step_that_may_grow_is_carried() -> None:
 def fan_of_rows(**joined: object) -> Graph:
     """a → b and c → d, which meet in j."""
     pairs = [("a", "b"), ("c", "d"), ("b", "j"), ("d", "j")]
-    return Graph(steps=(*map(step, "abcd"), step("j", **joined)), edges=tuple(Edge(source=a, target=b) for a, b in pairs))
+    return Graph(
+        steps=(*map(step, "abcd"), step("j", **joined)), edges=tuple(Edge(source=a, target=b) for a, b in pairs)
+    )
 
 
 def test_rows_that_meet_in_one_step_become_a_chord_of_chains() -> None:
@@ -126,7 +132,10 @@ def test_rows_that_meet_nowhere_become_a_group_of_chains() -> None:
     (fan,) = build([spec_of(graph, "a"), spec_of(graph, "c")], graph)
 
     assert isinstance(fan, group)
-    assert [[steps_of(link) for link in member["kwargs"]["tasks"]] for member in fan.tasks] == [[["a"], ["b"]], [["c"], ["d"]]]
+    assert [[steps_of(link) for link in member["kwargs"]["tasks"]] for member in fan.tasks] == [
+        [["a"], ["b"]],
+        [["c"], ["d"]],
+    ]
 
 
 def test_each_of_several_fans_becomes_a_chord() -> None:
@@ -135,7 +144,9 @@ def test_each_of_several_fans_becomes_a_chord() -> None:
 
     *chords, alone = build([spec_of(graph, each) for each in "abcde"], graph)
 
-    assert chords == [chord(group([message(a), message(b)]), message(join)) for a, b, join in (("a", "b", "i"), ("c", "d", "j"))]
+    assert chords == [
+        chord(group([message(a), message(b)]), message(join)) for a, b, join in (("a", "b", "i"), ("c", "d", "j"))
+    ]
     assert alone == message("e")
 
 
@@ -210,5 +221,9 @@ def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(
 def _links(each: Canvas) -> list[tuple[list[str], Signature[Any]]]:
     rows = [member.tasks for member in members_of(each) if isinstance(member, chain)]
     links = [(steps_of(before), after) for row_of_steps in rows for before, after in pairwise(row_of_steps)]
-    body = [([i for member in each.tasks for i in steps_of(last_of(member))], each.body)] if isinstance(each, chord) else []
+    body = (
+        [([i for member in each.tasks for i in steps_of(last_of(member))], each.body)]
+        if isinstance(each, chord)
+        else []
+    )
     return links + body

@@ -42,7 +42,11 @@ def test_a_model_is_found_by_its_name_or_is_one_of_litellm_and_its_fallbacks_hav
     definitions = Definitions(models={"best": best, "cheap": Model(model="x/cheap", fallbacks=["best"])})
 
     assert definitions.model_of(None).model == "local/smollm2"
-    assert [model.model for model in definitions.with_fallbacks(definitions.model_of("best"))] == ["x/best", "x/cheap", "y/z"]
+    assert [model.model for model in definitions.with_fallbacks(definitions.model_of("best"))] == [
+        "x/best",
+        "x/cheap",
+        "y/z",
+    ]
 
 
 def test_a_tenant_without_a_quota_of_its_own_has_that_of_all_others() -> None:
@@ -59,7 +63,9 @@ def test_a_tenant_without_a_quota_of_its_own_has_that_of_all_others() -> None:
         ("f.x", None), ("web.own", None),
     ],
 )  # fmt: skip
-def test_a_tool_of_a_server_is_named_behind_the_longest_name_of_a_server(name: str, found: tuple[str, str] | None) -> None:
+def test_a_tool_of_a_server_is_named_behind_the_longest_name_of_a_server(
+    name: str, found: tuple[str, str] | None
+) -> None:
     server = Tool(mcp=McpServer(command=["s"]))
     tools = {"web": server, "web.pages": server, "f": Tool(function="m:f"), "web.own": Tool(function="m:own")}
 

@@ -21,7 +21,9 @@ from tests.acceptance import write_events
 
 TOP = Path(cantata.__file__).parents[2]
 LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "orchestrator" / "cantata").rglob("*.lua"))
-PYTHON = "\n".join(path.read_text("utf-8") for root in ("orchestrator", "workers") for path in (TOP / root).rglob("*.py"))
+PYTHON = "\n".join(
+    path.read_text("utf-8") for root in ("orchestrator", "workers") for path in (TOP / root).rglob("*.py")
+)
 
 
 def test_every_event_that_is_written_has_a_class_and_every_class_is_written() -> None:
@@ -44,7 +46,9 @@ def test_scripts_that_look_for_events_know_the_same_types() -> None:
 def test_the_order_in_which_steps_ended_reads_each_event_that_ends_one() -> None:
     (ends,) = re.findall(r"local ENDS = {(.*?)}", LUA)
 
-    assert set(re.findall(r"\w+(?= = true)", ends)) == {word for word, event in EVENT_CLASSES.items() if event.ends_step} | {"expanded"}
+    assert set(re.findall(r"\w+(?= = true)", ends)) == {
+        word for word, event in EVENT_CLASSES.items() if event.ends_step
+    } | {"expanded"}
 
 
 def test_docs_and_pages_have_the_types_as_they_are() -> None:
@@ -98,7 +102,8 @@ class StepPaused(RunEvent):
 def test_a_new_event_type_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(events.EVENT_CLASSES, "paused", StepPaused)
     started, paused = (
-        event_of(seq=seq, run_id="r", at_ms=seq, type=name, step="a", attempt=1) for seq, name in ((1, "started"), (2, "paused"))
+        event_of(seq=seq, run_id="r", at_ms=seq, type=name, step="a", attempt=1)
+        for seq, name in ((1, "started"), (2, "paused"))
     )
 
     assert RunView("r").apply(started, paused).steps["a"].state == "waiting_signal"

@@ -5,10 +5,20 @@ from __future__ import annotations
 from cantata.flows.forks import EndedRun, ExpandedItems, Expansion, OutEdge
 
 RUN = EndedRun(
-    run_id="r", status="failed", kind="chain", request={}, definitions="", labels={}, steps={}, specs={},
-    shared={"m/0": "m/*", "m/1": "m/*"}, edges={"m/*": (OutEdge("end", "done", True),), "m/1": ()},
-    names={"a": "a#1", "a#1": "a#2"}, expansions={}, terminals="[]",
-)  # fmt: skip
+    run_id="r",
+    status="failed",
+    kind="chain",
+    request={},
+    definitions="",
+    labels={},
+    steps={},
+    specs={},
+    shared={"m/0": "m/*", "m/1": "m/*"},
+    edges={"m/*": (OutEdge("end", "done", True),), "m/1": ()},
+    names={"a": "a#1", "a#1": "a#2"},
+    expansions={},
+    terminals="[]",
+)
 
 
 def test_a_name_that_moved_several_times_means_the_last_step() -> None:

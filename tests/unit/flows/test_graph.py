@@ -14,7 +14,12 @@ def test_the_role_is_that_of_the_kind_and_a_kind_of_a_newer_version_is_a_decisio
 
 
 def test_the_name_in_the_work_of_a_step_may_have_colons() -> None:
-    assert [Spec(kind="k", work=work).work_name for work in ("tools:a", "tools:a:b", "diskurs", "")] == ["a", "a:b", "", ""]
+    assert [Spec(kind="k", work=work).work_name for work in ("tools:a", "tools:a:b", "diskurs", "")] == [
+        "a",
+        "a:b",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(("name", "is_meant"), [

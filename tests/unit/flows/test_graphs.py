@@ -74,7 +74,9 @@ def test_a_cycle_is_a_way_back(graph: dict[str, list[str]]) -> None:
 def test_turning_a_graph_round_twice_changes_nothing(graph: dict[str, list[str]]) -> None:
     twice = reversed_graph(reversed_graph(graph))
 
-    assert {node: sorted(twice.get(node, [])) for node in NODES} == {node: sorted(targets) for node, targets in graph.items()}
+    assert {node: sorted(twice.get(node, [])) for node in NODES} == {
+        node: sorted(targets) for node, targets in graph.items()
+    }
 
 
 @pytest.mark.parametrize("closed", [False, True])

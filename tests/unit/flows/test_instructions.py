@@ -17,7 +17,10 @@ READER: TypeAdapter[Instruction] = TypeAdapter(Instruction)
         ({"prompt": "ask", "tools": []}, PromptStep(prompt="ask", tools=[])),
         (["ask", ["t"]], PromptStep(prompt="ask", tools=["t"])),
         ({"function": "m:f"}, FunctionStep(function="m:f")),
-        ({"function": "m:f", "args": [2], "kwargs": {"a": None}}, FunctionStep(function="m:f", args=[2], kwargs={"a": None})),
+        (
+            {"function": "m:f", "args": [2], "kwargs": {"a": None}},
+            FunctionStep(function="m:f", args=[2], kwargs={"a": None}),
+        ),
         ({"memory": "facts"}, MemoryStep(memory="facts")),
         ({"objective": "find it", "tools": ["t"]}, AgenticStep(objective="find it", tools=["t"])),
         ({"agent": "ann"}, NestedStep(agent="ann")),
@@ -32,7 +35,10 @@ def test_the_form_tells_the_kind(form: object, read: Instruction) -> None:
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        ({"promt": "ask"}, "expected a text, or a mapping with `prompt`, `function`, `memory`, `objective`, `agent` or `chain`"),
+        (
+            {"promt": "ask"},
+            "expected a text, or a mapping with `prompt`, `function`, `memory`, `objective`, `agent` or `chain`",
+        ),
         (["ask", "t"], "expected a text, or a mapping with `prompt`"),
         (5, "expected a text, or a mapping with `prompt`"),
         ({"agent": "ann", "chain": "c"}, "name an agent or a chain, one of them"),

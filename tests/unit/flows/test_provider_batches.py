@@ -29,7 +29,10 @@ def test_only_an_agent_of_one_model_call_is_asked_by_a_batch(name: str) -> None:
 
 
 def test_the_answers_are_collected_behind_the_creation_on_the_agents_queue() -> None:
-    graph = plan(ProviderBatchRequest(text="rows", agent="one"), DEFINITIONS.model_copy(update={"agents": {"one": Agent(queue="gpu")}}))
+    graph = plan(
+        ProviderBatchRequest(text="rows", agent="one"),
+        DEFINITIONS.model_copy(update={"agents": {"one": Agent(queue="gpu")}}),
+    )
 
     assert {step.queue for step in graph.steps} == {"gpu"}
     assert [(edge.source, edge.target) for edge in graph.edges] == [("create", "collect")]

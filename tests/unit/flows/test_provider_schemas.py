@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from cantata.flows.provider_schemas import PROVIDERS, UnfitError, fit_tools, response_format, strict_form, without_fillers
+from cantata.flows.provider_schemas import (
+    PROVIDERS,
+    UnfitError,
+    fit_tools,
+    response_format,
+    strict_form,
+    without_fillers,
+)
 from cantata.values import JsonValue, ToolSchema
 
 
@@ -47,7 +54,10 @@ def refused(schema: JsonValue, path: str = "$") -> Iterator[str]:
             yield f"{path}: open"
         if schema.get("required") != [*schema.get("properties", {})]:  # type: ignore[misc]
             yield f"{path}: not all required"
-    yield from (f"{path}: {name}" for name in schema.keys() & {"default", "oneOf", "allOf", "prefixItems", "patternProperties", "const"})
+    yield from (
+        f"{path}: {name}"
+        for name in schema.keys() & {"default", "oneOf", "allOf", "prefixItems", "patternProperties", "const"}
+    )
     for name in ("properties", "$defs"):
         named = schema.get(name)
         for key, each in named.items() if isinstance(named, dict) else ():
@@ -68,7 +78,11 @@ def test_the_schema_of_a_pydantic_model_has_a_strict_form(model: type[BaseModel]
 
 def test_an_answer_by_the_strict_form_fits_the_schema_itself() -> None:
     schema = Bill.model_json_schema()
-    answer: JsonValue = {"lines": [{"sku": "a", "note": None, "pet": {"kind": "cat", "lives": None}}], "parent": None, "total": None}
+    answer: JsonValue = {
+        "lines": [{"sku": "a", "note": None, "pet": {"kind": "cat", "lives": None}}],
+        "parent": None,
+        "total": None,
+    }
 
     assert list(Draft202012Validator(strict_form(schema)).iter_errors(answer)) == []
     assert Bill.model_validate(without_fillers(answer, schema)) == Bill(lines=[Line(sku="a", pet=Cat(kind="cat"))])
@@ -80,9 +94,18 @@ def test_an_answer_by_the_strict_form_fits_the_schema_itself() -> None:
         ({"type": "object"}, "an object may have any keys at its top"),
         ({"type": "object", "properties": {"a": {"type": "object"}}}, "an object may have any keys at properties.a"),
         ({"type": "object", "properties": {"a": {}}}, "any value is allowed at properties.a"),
-        ({"type": "object", "properties": {"a": {"type": "array"}}}, "an array has no schema for its items, at properties.a"),
-        ({"type": "object", "properties": {"a": {"type": "string"}}, "patternProperties": {}}, "have no 'patternProperties'"),
-        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "an object may have any keys"),
+        (
+            {"type": "object", "properties": {"a": {"type": "array"}}},
+            "an array has no schema for its items, at properties.a",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "string"}}, "patternProperties": {}},
+            "have no 'patternProperties'",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True},
+            "an object may have any keys",
+        ),
         ({"type": "array", "items": {"type": "string"}}, 'the schema is of type "array"'),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "there is no '#/.defs/b'"),
     ],
@@ -91,32 +114,48 @@ def test_a_schema_without_a_strict_form_is_sent_without_strict(schema: dict[str,
     with pytest.raises(UnfitError, match=reason.replace("'", ".")):
         strict_form(schema)
 
-    assert response_format(schema, "openai") == {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    assert response_format(schema, "openai") == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema},
+    }
 
 
 def test_each_provider_gets_what_it_takes_and_a_server_of_your_own_the_plain_form() -> None:
     schema = Cat.model_json_schema()
-    formats: dict[str, Any] = {name: response_format(schema, name) for name in (*PROVIDERS, "hosted_vllm", "ollama", "my-server")}
+    formats: dict[str, Any] = {
+        name: response_format(schema, name) for name in (*PROVIDERS, "hosted_vllm", "ollama", "my-server")
+    }
 
-    assert {name for name, found in formats.items() if found.get("json_schema", {}).get("strict")} == {"openai", "azure"}
+    assert {name for name, found in formats.items() if found.get("json_schema", {}).get("strict")} == {
+        "openai",
+        "azure",
+    }
     assert formats["deepseek"] == {"type": "json_object"}
     assert formats["my-server"]["json_schema"]["schema"] == schema
-    assert fit_tools([ToolSchema(name="t", description="x" * 5000, parameters={"type": "array"})], "my-server").left_out == {}
+    assert (
+        fit_tools([ToolSchema(name="t", description="x" * 5000, parameters={"type": "array"})], "my-server").left_out
+        == {}
+    )
     assert all(found.source for found in PROVIDERS.values())
 
 
 SCHEMAS = st.recursive(
-    st.sampled_from([{}, {"type": "array"}, {"type": "string"}, {"type": ["array", "null"]}, {"enum": [1]}, {"default": []}]),
+    st.sampled_from(
+        [{}, {"type": "array"}, {"type": "string"}, {"type": ["array", "null"]}, {"enum": [1]}, {"default": []}]
+    ),
     lambda each: st.fixed_dictionaries(
         {},
         optional={
-            "type": st.sampled_from(["array", "object"]), "items": each, "prefixItems": st.lists(each, max_size=2),
+            "type": st.sampled_from(["array", "object"]),
+            "items": each,
+            "prefixItems": st.lists(each, max_size=2),
             "anyOf": st.lists(each, max_size=2),
-            "properties": st.dictionaries(st.sampled_from(["a", "type", "items", "enum"]), each, max_size=2), "additionalProperties": each,
+            "properties": st.dictionaries(st.sampled_from(["a", "type", "items", "enum"]), each, max_size=2),
+            "additionalProperties": each,
         },
     ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 def arrays_without_items(schema: Any) -> Iterator[Any]:
@@ -150,7 +189,10 @@ def test_whatever_a_tool_declares_no_provider_refuses_all_tools_for_it(schema: d
 
 
 def test_alternatives_at_the_top_become_one_object_with_what_all_of_them_require() -> None:
-    by_id: JsonValue = {"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id", "name"]}
+    by_id: JsonValue = {
+        "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+        "required": ["id", "name"],
+    }
     by_name: JsonValue = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
 
     (tool,) = fit_tools([ToolSchema(name="t", parameters={"anyOf": [by_id, by_name]})], "openai").tools
@@ -172,7 +214,9 @@ def test_a_tuple_becomes_an_array_of_its_kinds() -> None:
 
 
 def test_tools_beyond_the_limit_are_left_out_by_name_and_long_descriptions_are_cut() -> None:
-    tools = [ToolSchema(name=f"t{number}", description="x" * 2000, parameters={"type": "object"}) for number in range(130)]
+    tools = [
+        ToolSchema(name=f"t{number}", description="x" * 2000, parameters={"type": "object"}) for number in range(130)
+    ]
 
     found = fit_tools(tools, "openai")
 
@@ -218,7 +262,10 @@ def test_parameters_that_are_no_schema_leave_their_tool_out(parameters: dict[str
 
 
 def test_what_a_tool_loses_in_the_form_of_a_provider_is_said() -> None:
-    tuples: dict[str, JsonValue] = {"type": "object", "properties": {"p": {"type": "array", "prefixItems": [{"type": "number"}]}}}
+    tuples: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"p": {"type": "array", "prefixItems": [{"type": "number"}]}},
+    }
     either: dict[str, JsonValue] = {"type": "object", "anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
     tools = [
         ToolSchema(name="near", description="x" * 1025, parameters=tuples),
@@ -231,7 +278,9 @@ def test_what_a_tool_loses_in_the_form_of_a_provider_is_said() -> None:
     name = "its name has more than 64 characters, and is cut"
 
     assert fit_tools(tools, "openai").changed == {
-        "near": f"its description has 1,025 characters, and is cut to 1,024; {items}", "either": alternatives, "n" * 65: name,
-    }  # fmt: skip
+        "near": f"its description has 1,025 characters, and is cut to 1,024; {items}",
+        "either": alternatives,
+        "n" * 65: name,
+    }
     assert fit_tools(tools, "mistral").changed == {"near": items, "either": alternatives, "n" * 65: name}
     assert fit_tools(tools, "my-server").changed == {"n" * 65: name}

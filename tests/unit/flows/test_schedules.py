@@ -13,13 +13,16 @@ TURN: dict[str, Any] = {"turn": {"text": "Good morning"}}
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h 30m", 5400), ("2d", 172_800), (45, 45), ("1.5h", 5400)]
+    ("written", "seconds"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h 30m", 5400), ("2d", 172_800), (45, 45), ("1.5h", 5400)],
 )
 def test_a_duration_is_a_number_of_seconds_or_has_units(written: object, seconds: float) -> None:
     assert Schedule.model_validate({"every": written, **TURN}).every == seconds
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (5400, "1h30m"), (172_800, "2d"), (0.5, "0.5s")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (90, "1m30s"), (5400, "1h30m"), (172_800, "2d"), (0.5, "0.5s")]
+)
 def test_a_duration_is_shown_as_it_is_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
@@ -39,7 +42,13 @@ def test_one_date_is_in_its_time_zone(at: str, zone: str, expected: datetime) ->
 
 def test_a_schedule_reads_what_it_wrote() -> None:
     schedule = Schedule.model_validate(
-        {"cron": "0 7 * jan-mar mon#1", "timezone": "Europe/Berlin", "jitter": "5m", "labels": {"tenant": "acme"}, **TURN}
+        {
+            "cron": "0 7 * jan-mar mon#1",
+            "timezone": "Europe/Berlin",
+            "jitter": "5m",
+            "labels": {"tenant": "acme"},
+            **TURN,
+        }
     )
 
     assert Schedule.model_validate_json(schedule.model_dump_json(exclude_defaults=True)) == schedule

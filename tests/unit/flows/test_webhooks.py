@@ -68,11 +68,18 @@ def test_what_a_run_may_not_ask_for_is_refused_by_name(asked: str, message: str)
 
 
 def test_an_alert_of_failed_runs_is_a_webhook_of_the_runs_with_its_name() -> None:
-    alerts = {"one": Alert(on="failed_runs", webhook="asked", name="it"), "any": Alert(on="failed_runs", webhook="asked")}
+    alerts = {
+        "one": Alert(on="failed_runs", webhook="asked", name="it"),
+        "any": Alert(on="failed_runs", webhook="asked"),
+    }
     definitions = DEFINITIONS.model_copy(update={"alerts": {**alerts, "code": Alert(on="mixed_code", webhook="asked")}})
 
     def of(name: str) -> list[object]:
-        return [hook["alert"] for hook in webhooks_of(definitions, [], name=name, labels={}) if isinstance(hook, dict) and "alert" in hook]
+        return [
+            hook["alert"]
+            for hook in webhooks_of(definitions, [], name=name, labels={})
+            if isinstance(hook, dict) and "alert" in hook
+        ]
 
     assert of("it") == ["one", "any"]
     assert of("other") == ["any"]

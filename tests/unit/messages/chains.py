@@ -165,7 +165,11 @@ BRANCHING: dict[str, Any] = {
 SHORT = {"text": "string", "limit": {"type": "integer", "default": 3}, "tags": "array?"}
 SCHEMA = {
     "type": "object",
-    "properties": {"text": {"type": "string"}, "limit": {"type": "integer", "default": 3}, "tags": {"items": {"type": "string"}}},
+    "properties": {
+        "text": {"type": "string"},
+        "limit": {"type": "integer", "default": 3},
+        "tags": {"items": {"type": "string"}},
+    },
     "required": ["text"],
 }
 REQUESTS: dict[str, list[dict[str, Any]]] = {
@@ -175,8 +179,16 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
         BRANCHING,
         {"nodes": [{**NODE, "input_map": {"x": "_item"}}], "initial_input": {"n": 1}},
         {"nodes": [{**NODE, "input_map": {"x": "verbose"}}], "initial_input": {"n": 1}},
-        {"nodes": [{**NODE, "input_map": {"x": "input.txt"}}], "inputs": {"text": "string"}, "initial_input": {"text": "x"}},
-        {"nodes": [{**NODE, "input_map": {"text": "text"}}], "inputs": {"txt": "string"}, "initial_input": {"txt": "x"}},
+        {
+            "nodes": [{**NODE, "input_map": {"x": "input.txt"}}],
+            "inputs": {"text": "string"},
+            "initial_input": {"text": "x"},
+        },
+        {
+            "nodes": [{**NODE, "input_map": {"text": "text"}}],
+            "inputs": {"txt": "string"},
+            "initial_input": {"txt": "x"},
+        },
     ],
     "inputs that do not fit": [
         {"nodes": [NODE], "inputs": SHORT},
@@ -192,7 +204,9 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
 def found() -> Iterator[Entry]:
     """Check each of them."""
     yield from entries(DRAFTS, lambda nodes: _draft(nodes), _nodes)
-    yield from entries(ENTRIES, lambda given: _draft(*given), lambda given: f"entry_node: {given[1]!r}, nodes: {_nodes(given[0])}")
+    yield from entries(
+        ENTRIES, lambda given: _draft(*given), lambda given: f"entry_node: {given[1]!r}, nodes: {_nodes(given[0])}"
+    )
     yield from entries(NODES, lambda fields: _draft([ChainNode.model_validate({"node_id": "n", **fields})]), data)
     yield from entries(DECLARED, lambda inputs: _declaring(inputs), data)
     yield from entries(CHANGES, _forked, lambda given: f"{given[0]}: {data(given[1])}")
@@ -202,7 +216,9 @@ def found() -> Iterator[Entry]:
 
 def _forked(given: tuple[str, dict[str, Any]]) -> list[str]:
     kind, changes = given
-    return said_by(lambda: request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), "@start", changes, DEFINITIONS))
+    return said_by(
+        lambda: request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), "@start", changes, DEFINITIONS)
+    )
 
 
 def _draft(nodes: list[ChainNode], entry: str | None = None) -> list[str]:

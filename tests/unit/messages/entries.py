@@ -24,7 +24,9 @@ class Entry(NamedTuple):
     said: list[str]
 
 
-def entries(groups: Mapping[str, Iterable[Input]], check: Callable[[Input], list[str]], show: Callable[[Input], str]) -> Iterator[Entry]:
+def entries(
+    groups: Mapping[str, Iterable[Input]], check: Callable[[Input], list[str]], show: Callable[[Input], str]
+) -> Iterator[Entry]:
     """Check each input of a table, whose keys are the short names of its groups."""
     for group, inputs in groups.items():
         for given in inputs:
@@ -36,7 +38,10 @@ def said_by(check: Callable[[], object], *errors: type[Exception]) -> list[str]:
     try:
         check()
     except ConfigError as error:
-        return [*([] if error.code == "bad_request" else [f"({error.code})"]), *(f"{_head(error)}{fault}" for fault in error.faults)]
+        return [
+            *([] if error.code == "bad_request" else [f"({error.code})"]),
+            *(f"{_head(error)}{fault}" for fault in error.faults),
+        ]
     except errors as error:
         return str(error).splitlines()
     return []
@@ -69,7 +74,11 @@ def written(found: Iterable[Entry]) -> Iterator[str]:
         if entry.group != group:
             group = entry.group
             yield f"\n---------- {group}\n"
-        shown = entry.given if len(entry.given) <= MAX_SHOWN else f"{entry.given[:MAX_SHOWN]}... ({len(entry.given):,} characters)"
+        shown = (
+            entry.given
+            if len(entry.given) <= MAX_SHOWN
+            else f"{entry.given[:MAX_SHOWN]}... ({len(entry.given):,} characters)"
+        )
         yield f"\n{shown.rstrip()}\n"
         yield from (f"    > {line}\n" for line in entry.said or ["(no fault)"])
 

@@ -11,7 +11,9 @@ from cantata_frontends.langswarm.chains.reference_expressions import Scope, Unre
 from tests.unit.flows.expression_values import NAMES, value
 from tests.unit.messages.entries import Entry, entries, said_by, text
 
-SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")})
+SCOPE = Scope(
+    steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")}
+)
 
 PARSED: dict[str, list[str]] = {
     "faults that are found before anything runs": [

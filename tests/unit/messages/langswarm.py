@@ -217,7 +217,9 @@ def found() -> Iterator[Entry]:
     yield from entries(STEPS, lambda steps: _checked(f"{AGENTS}workflows: {{w: {{steps: [{steps}]}}}}"), text)
     yield from entries(FILES, lambda given: _checked(given if "agents:" in given else f"{AGENTS}{given}"), text)
     yield from entries(WARNINGS, lambda given: _checked(_completed(given)), text)
-    yield from entries(FILE_TOOLS, lambda keys: _checked(f"tools: [{{id: fs, type: mcpfilesystem, {keys}}}]\nworkflows: {{}}"), text)
+    yield from entries(
+        FILE_TOOLS, lambda keys: _checked(f"tools: [{{id: fs, type: mcpfilesystem, {keys}}}]\nworkflows: {{}}"), text
+    )
     yield from entries(GIVEN, _given, text)
 
 

@@ -194,12 +194,16 @@ def found() -> Iterator[Entry]:
 
 def _added(chain_id: str, *, mode: Any = "serial", group: str = "default", needs: Sequence[str] = ()) -> object:
     base = BuilderPlan(base=BuilderBase(model=GPT, instruction="{instruction}"))
-    one = plan.create(base, "a", ChainParts(instructions=["a {input}"]), mode="serial", group="default", dependencies=[])
+    one = plan.create(
+        base, "a", ChainParts(instructions=["a {input}"]), mode="serial", group="default", dependencies=[]
+    )
     return plan.create(one, chain_id, ChainParts(instructions=["{input}"]), mode=mode, group=group, dependencies=needs)
 
 
 def _built(build: Callable[[], object]) -> list[str]:
-    return [re.sub(r"(is not in )/.*", r"\1{folders}", _repeatable(line)) for line in said_by(build, ValueError, TypeError)]
+    return [
+        re.sub(r"(is not in )/.*", r"\1{folders}", _repeatable(line)) for line in said_by(build, ValueError, TypeError)
+    ]
 
 
 def _shown(given: object) -> str:

@@ -37,14 +37,27 @@ VALUES: dict[str, list[tuple[object, object]]] = {
             {"a": 1, "b2": 2, "c": 3},
         ),
         (
-            {"dependentSchemas": {"a": {"properties": {"a": True, "b": True}}}, "unevaluatedProperties": {"type": "integer"}},
+            {
+                "dependentSchemas": {"a": {"properties": {"a": True, "b": True}}},
+                "unevaluatedProperties": {"type": "integer"},
+            },
             {"a": "x", "b": "y", "c": "z"},
         ),
-        ({"prefixItems": [{"type": "string"}], "contains": {"type": "null"}, "unevaluatedItems": False}, ["x", None, 3]),
+        (
+            {"prefixItems": [{"type": "string"}], "contains": {"type": "null"}, "unevaluatedItems": False},
+            ["x", None, 3],
+        ),
         ({"uniqueItems": True}, [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}]),
         ({"$id": "http://a.example/s", "$ref": "http://a.example/s#/$defs/n", "$defs": {"n": {"type": "null"}}}, 1),
         ({"$ref": "T", "$defs": {"t": {"$id": "T", "$ref": "#/$defs/u", "$defs": {"u": {"type": "null"}}}}}, 1),
-        ({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"n": {"minimum": 3}}, "$ref": "#/definitions/n"}, 1),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "definitions": {"n": {"minimum": 3}},
+                "$ref": "#/definitions/n",
+            },
+            1,
+        ),
         ({"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n", "type": "null"}}}, 1),
         ({"multipleOf": 0.1}, 10**400),
         (False, 1),

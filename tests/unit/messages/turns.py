@@ -12,7 +12,9 @@ from cantata.flows.wire import TurnRequest
 from cantata.values import JsonValue
 from tests.unit.messages.entries import Entry, data, entries, said_by
 
-DEFINITIONS = Definitions(agents={"a": Agent(), "b": Agent(), "two": Agent()}, teams={"row": Team(mode="pipeline", agents=["a", "b"])})
+DEFINITIONS = Definitions(
+    agents={"a": Agent(), "b": Agent(), "two": Agent()}, teams={"row": Team(mode="pipeline", agents=["a", "b"])}
+)
 TURNS: dict[str, list[TurnRequest]] = {
     "turns": [
         TurnRequest(text=" "),
@@ -60,7 +62,9 @@ COMMANDS: dict[str, list[str]] = {
 def found() -> Iterator[Entry]:
     """Check each of them."""
     yield from entries(TURNS, lambda turn: said_by(lambda: turn_plan.plan_turn(turn, DEFINITIONS)), _fields)
-    yield from entries(COMMANDS, lambda line: [each.fault for each in parse(line) if isinstance(each, MalformedCommand)], repr)
+    yield from entries(
+        COMMANDS, lambda line: [each.fault for each in parse(line) if isinstance(each, MalformedCommand)], repr
+    )
     yield from entries(REPLIES, _decided, lambda given: f"{given[0]}: {data(given[1])}")
 
 

@@ -32,7 +32,9 @@ async def polite(flow: Workflow, name):
 @workflow
 async def trip(wf, x=1):
     """
-DEFINITIONS = Definitions(agents={"clerk": Agent(model="openai/x")}, teams={"panel": Team(mode="broadcast", agents=["clerk"])})
+DEFINITIONS = Definitions(
+    agents={"clerk": Agent(model="openai/x")}, teams={"panel": Team(mode="broadcast", agents=["clerk"])}
+)
 
 BODIES: dict[str, list[str]] = {
     "code that differs in a replay": [

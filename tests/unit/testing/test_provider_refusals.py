@@ -17,13 +17,19 @@ from cantata.values import ToolSchema
 USER = {"role": "user", "content": "go"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 SIGNED = {**CALL, "extra_content": {"google": {"thought_signature": "s"}}}
-CALLS, RESULT = {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": "1"}
+CALLS, RESULT = (
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "1"},
+)
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 OPTIONAL = {**OBJECT, "properties": {"x": {}}, "additionalProperties": False}
 
 
 def tool(name: str = "f", description: str = "", **parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": {**OBJECT, **parameters}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": {**OBJECT, **parameters}},
+    }
 
 
 def structured(schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
@@ -66,7 +72,10 @@ def test_each_provider_refuses_its_own(case: str) -> None:
 
 def test_each_check_has_a_case_and_a_source() -> None:
     refused = {
-        (provider, refusal.source) for _, body, _ in CASES.values() for provider in PROVIDERS if (refusal := refusal_of(body, provider))
+        (provider, refusal.source)
+        for _, body, _ in CASES.values()
+        for provider in PROVIDERS
+        if (refusal := refusal_of(body, provider))
     }
 
     assert {(provider, check.source) for check in CHECKS for provider in check.by} == refused
@@ -88,7 +97,10 @@ def test_the_server_refuses_uses_no_rule_for_it_and_says_why_in_its_journal() ->
         answered = httpx.post(url, json={"model": "m", "messages": [USER]})
         first, second = server.journal()
 
-    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "This response_format type is unavailable now")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        400,
+        "This response_format type is unavailable now",
+    )
     assert "litellm" in refused.json()["error"]["source"]
     assert answered.json()["choices"][0]["message"]["content"] == "once"
     assert first["refused"] == "This response_format type is unavailable now"
@@ -100,7 +112,9 @@ SCHEMAS = st.recursive(
     lambda inner: st.one_of(
         st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
         st.fixed_dictionaries({"type": st.just("array"), "prefixItems": st.lists(inner, max_size=2)}),
-        st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3)}),
+        st.fixed_dictionaries(
+            {"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3)}
+        ),
         st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=2)}),
     ),
     max_leaves=6,
@@ -108,13 +122,19 @@ SCHEMAS = st.recursive(
 
 
 @given(st.lists(st.tuples(SCHEMAS, st.integers(0, 2000)), max_size=3), SCHEMAS, st.sampled_from(PROVIDERS))
-def test_nothing_that_is_sent_is_refused(given_tools: list[tuple[dict[str, Any], int]], answer: dict[str, Any], provider: Provider) -> None:
+def test_nothing_that_is_sent_is_refused(
+    given_tools: list[tuple[dict[str, Any], int]], answer: dict[str, Any], provider: Provider
+) -> None:
     tools = [
-        ToolSchema(name=f"t{number}", description="x" * length, parameters={"type": "object", "properties": {"x": schema}})
+        ToolSchema(
+            name=f"t{number}", description="x" * length, parameters={"type": "object", "properties": {"x": schema}}
+        )
         for number, (schema, length) in enumerate(given_tools)
     ]
     fitted = fit_tools(tools, provider).tools
-    functions = [{"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in fitted]
+    functions = [
+        {"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in fitted
+    ]
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": "answer in JSON"}],
         "response_format": response_format({"type": "object", "properties": {"a": answer}}, provider),

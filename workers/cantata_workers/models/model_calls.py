@@ -28,16 +28,24 @@ log = structlog.get_logger(__name__)
 MIN_PAUSE_S = 1.0
 """A shorter wait that a provider asks for is one between two attempts, which are counted; else a call could be repeated without end."""
 
-MIN_INTERVAL_S = 0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
+MIN_INTERVAL_S = (
+    0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
+)
 MAX_MESSAGE_CHARS = 4000  # of one message of a recorded prompt
 DIGEST_CHARS = 12
 MAX_TOTAL_CHARS = 16_000  # of all of them: a run is kept for a day, beside many others
 
 
 async def call_models(
-    context: StepContext, models: Sequence[Model], messages: Sequence[Message],
-    *, stream: bool = False, fresh: bool = False, fallback_on: Collection[str] = (), **options: Unpack[Options],
-) -> llm.Reply:  # fmt: skip
+    context: StepContext,
+    models: Sequence[Model],
+    messages: Sequence[Message],
+    *,
+    stream: bool = False,
+    fresh: bool = False,
+    fallback_on: Collection[str] = (),
+    **options: Unpack[Options],
+) -> llm.Reply:
     """Return the first model's reply, or that of a fallback.
 
     A fallback is asked if the model's error allows it (`failures.ERRORS`) and the step has no retries left or a retry would not help. It is
@@ -82,7 +90,9 @@ async def call_models(
         failed = model
     error = errors[0] if len(errors) == 1 else _all_failed(errors)
     if pauses:
-        raise await asyncio.to_thread(_wait_or_fail, context, min(pauses, key=lambda each: each.seconds), error) from error
+        raise await asyncio.to_thread(
+            _wait_or_fail, context, min(pauses, key=lambda each: each.seconds), error
+        ) from error
     raise error
 
 
@@ -104,7 +114,9 @@ def _may_answer(model: Model, failed: Model, error: ModelError, fallback_on: Col
 
 def _all_failed(errors: Sequence[ModelError]) -> ModelError:
     last = errors[-1]
-    return ModelError("; then ".join(map(str, errors)), code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s)
+    return ModelError(
+        "; then ".join(map(str, errors)), code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s
+    )
 
 
 def _wait_or_fail(context: StepContext, pause: MustPause, error: ModelError) -> CantataError:
@@ -121,7 +133,13 @@ def _wait_or_fail(context: StepContext, pause: MustPause, error: ModelError) -> 
 
 
 async def _reply_of(
-    context: StepContext, model: Model, messages: Sequence[Message], *, stream: bool, fresh: bool, **options: Unpack[Options]
+    context: StepContext,
+    model: Model,
+    messages: Sequence[Message],
+    *,
+    stream: bool,
+    fresh: bool,
+    **options: Unpack[Options],
 ) -> llm.Reply:
     redis, tenant = context.process.ledger.redis, context.begun.tenant
     async with Deltas(context) as deltas:
@@ -143,7 +161,9 @@ async def _reply_of(
 def _note_fallback(context: StepContext, model: Model, error: ModelError) -> None:
     detail = {"model": model.model, "message": str(error)}
     log.info("model_fallback", model=model.model, code=error.code, error=str(error))
-    context.process.ledger.runs.append_event(context.begun.run_id, "fallback", step_id=context.begun.step_id, detail=detail)
+    context.process.ledger.runs.append_event(
+        context.begun.run_id, "fallback", step_id=context.begun.step_id, detail=detail
+    )
 
 
 class Deltas:
@@ -170,14 +190,21 @@ class Deltas:
             try:
                 await asyncio.to_thread(self._context.process.ledger.steps.append_delta, self._context.begun, text)
             except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
-                log.warning("delta_publish_failed", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
+                log.warning(
+                    "delta_publish_failed",
+                    run=self._context.begun.run_id,
+                    step=self._context.begun.step_id,
+                    error=str(error),
+                )
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_ended.wait(), MIN_INTERVAL_S)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._task is None:
             return
         if kind is not None and not issubclass(kind, Exception):  # cancelled
@@ -191,7 +218,12 @@ class Deltas:
 
 def reply_detail(reply: llm.Reply, messages: Sequence[Message]) -> dict[str, JsonValue]:
     """Return what is recorded of a model call beside its reply."""
-    return {"model": reply.model, "finish": reply.finish_reason, "request": dict(reply.request), "prompt": recorded_prompt(messages)}
+    return {
+        "model": reply.model,
+        "finish": reply.finish_reason,
+        "request": dict(reply.request),
+        "prompt": recorded_prompt(messages),
+    }
 
 
 def digests_of(model: Model, messages: Sequence[Message], options: Options) -> dict[str, str]:
@@ -200,7 +232,9 @@ def digests_of(model: Model, messages: Sequence[Message], options: Options) -> d
     called = {"tools": tools, "choice": options.get("tool_choice")} if tools else None
     parts = {"messages": llm.without_reasoning(messages), "params": model.params, "tools": called, "schema": schema}
     return {"model": model.model} | {
-        name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARS] for name, part in parts.items() if part
+        name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARS]
+        for name, part in parts.items()
+        if part
     }
 
 

@@ -50,7 +50,9 @@ class Permit:
         """Return the estimated usage of a cancelled call: providers bill it, but report nothing. Zero if it was never sent."""
         if not self.is_sent:
             return Usage()
-        return llm.estimate_usage(self._model, llm.estimate_tokens(self._messages), -(-self.streamed // llm.CHARACTERS_PER_TOKEN))
+        return llm.estimate_usage(
+            self._model, llm.estimate_tokens(self._messages), -(-self.streamed // llm.CHARACTERS_PER_TOKEN)
+        )
 
 
 @asynccontextmanager
@@ -61,7 +63,9 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
     Raises MustPause if the model is paused, MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
     begun, limits, process = context.begun, context.definitions.limits, context.process
-    is_counted = begun.attempt > 1 or is_limited(model.model, begun.tenant, limits) or process.pauses.may_hold(model.model)
+    is_counted = (
+        begun.attempt > 1 or is_limited(model.model, begun.tenant, limits) or process.pauses.may_hold(model.model)
+    )
     if is_counted:
         await _take(context, model, messages)
     permit, cancelled = Permit(context, model.model, messages, is_counted=is_counted), Usage()
@@ -71,7 +75,9 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
             pause_s = min(error.retry_after_s, limits.max_pause_s)
-            await asyncio.to_thread(process.pauses.begin, model.model, pause_s, asked_s=error.retry_after_s, message=str(error))
+            await asyncio.to_thread(
+                process.pauses.begin, model.model, pause_s, asked_s=error.retry_after_s, message=str(error)
+            )
         raise
     except asyncio.CancelledError:
         cancelled = permit.cancelled_usage()
@@ -120,7 +126,9 @@ async def _settle(context: StepContext, permit: Permit, cancelled: Usage) -> Non
 
 def _settle_limits(context: StepContext, usage: Usage) -> None:
     process = context.process
-    called = process.limiter.settle(context.begun.lease, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
+    called = process.limiter.settle(
+        context.begun.lease, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd
+    )
     process.send(permit_wakeups.wake(process.ledger, process.limiter, called))
     fault_points.at("budget-settled")
 
@@ -128,5 +136,15 @@ def _settle_limits(context: StepContext, usage: Usage) -> None:
 def _ask(context: StepContext, model: Model, input_tokens: int) -> Ask:
     max_tokens = model.params.get("max_tokens") or model.params.get("max_completion_tokens")
     output_tokens = int(max_tokens) if isinstance(max_tokens, int | float) else DEFAULT_ANSWER_TOKENS
-    usd = llm.max_usd(model.model, input_tokens, output_tokens) if context.definitions.limits.budgets != Budgets() else None
-    return Ask(holder=context.begun.lease, model=model.model, tokens=input_tokens + output_tokens, usd=usd, tenant=context.begun.tenant)
+    usd = (
+        llm.max_usd(model.model, input_tokens, output_tokens)
+        if context.definitions.limits.budgets != Budgets()
+        else None
+    )
+    return Ask(
+        holder=context.begun.lease,
+        model=model.model,
+        tokens=input_tokens + output_tokens,
+        usd=usd,
+        tenant=context.begun.tenant,
+    )

@@ -28,7 +28,10 @@ def own_config_folder() -> str | None:
 
 def environment(names: Sequence[str]) -> dict[str, str]:
     """Return the base set and these variables of this worker. Raises StepError if one of these is not set."""
-    return {**{name: os.environ[name] for name in BASE if name in os.environ}, **{name: variable(name) for name in names}}
+    return {
+        **{name: os.environ[name] for name in BASE if name in os.environ},
+        **{name: variable(name) for name in names},
+    }
 
 
 def variable(name: str) -> str:

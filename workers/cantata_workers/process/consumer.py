@@ -45,7 +45,11 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
     def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
         """Refuse the remote command `add_consumer` for a queue that is not one of steps."""
         if not self.app.is_ours(queue):
-            log.error("queue_refused", queue=queue, reason="it is not one of Cantata's, so its messages belong to another application")
+            log.error(
+                "queue_refused",
+                queue=queue,
+                reason="it is not one of Cantata's, so its messages belong to another application",
+            )
             return
         super().add_task_queue(queue, *args, **options)
 
@@ -98,10 +102,15 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
     def _store(self, message: Any, reason: str) -> None:
         queue = self.app.step_queue(str((message.delivery_info or {}).get("routing_key") or ""))
         try:
-            body, found_in = message.body or b"", {"queue": queue, "headers": message.headers, "content_type": message.content_type}
+            body, found_in = (
+                message.body or b"",
+                {"queue": queue, "headers": message.headers, "content_type": message.content_type},
+            )
             dead_letters.add(self.app.dead_letters, reason, body=body, **found_in)
         except (RedisFailure, OSError) as error:
-            log.warning("dead_letter_not_stored", queue=queue, reason=reason, error=str(error), note="it returns to its queue")
+            log.warning(
+                "dead_letter_not_stored", queue=queue, reason=reason, error=str(error), note="it returns to its queue"
+            )
             time.sleep(REQUEUE_DELAY_S)
             message.reject_log_error(_stdlib_log, self.connection_errors, requeue=True)
             return
@@ -144,7 +153,9 @@ class BesideConsumers(bootsteps.StartStopStep):
         app, self._consumers = parent.app, []
         for queue, slots in app.beside.items():
             found = app.amqp.TaskConsumer(
-                parent.connection.channel(), queues=[app.amqp.queues[app.broker_queue(queue)]], on_decode_error=parent.on_decode_error
+                parent.connection.channel(),
+                queues=[app.amqp.queues[app.broker_queue(queue)]],
+                on_decode_error=parent.on_decode_error,
             )
             found.on_message = parent.create_task_handler()
             found.qos(prefetch_count=slots)

@@ -71,7 +71,9 @@ class MessageExecution:
       └── the next step of the message
     """
 
-    def __init__(self, app: App, process: Process, run_id: str, steps: Sequence[str], delivery: Delivery, carried: Carried) -> None:
+    def __init__(
+        self, app: App, process: Process, run_id: str, steps: Sequence[str], delivery: Delivery, carried: Carried
+    ) -> None:
         self._process = process
         self._run_id = run_id
         self._pending = deque(steps)
@@ -119,7 +121,12 @@ class MessageExecution:
             try:
                 record = thread.call(execute, self._process, begun)
             except ToolThreadBusyError:
-                log.warning("step_released", run=self._run_id, step=begun.step_id, reason="another tool occupies the thread for tools")
+                log.warning(
+                    "step_released",
+                    run=self._run_id,
+                    step=begun.step_id,
+                    reason="another tool occupies the thread for tools",
+                )
                 self._process.ledger.steps.release(begun)
                 record = None
         return record, Attempt(begun.spec.kind, begun.step_id, started_at, time.time(), work=begun.spec.work)
@@ -163,7 +170,9 @@ class MessageExecution:
             self._pending.clear()
         while self._pending:
             step_id = self._pending.popleft()
-            answer = self._process.ledger.steps.begin_together(self._run_id, [step_id, *self._pending], self._process.owner)
+            answer = self._process.ledger.steps.begin_together(
+                self._run_id, [step_id, *self._pending], self._process.owner
+            )
             if not isinstance(answer, str):
                 fault_points.at("begun")
                 together = {each.step_id for each in answer}
@@ -192,8 +201,14 @@ class MessageExecution:
     # --- commit -----------------------------------------------------------------------------------------------------
 
     def _finish(
-        self, begun: Begun, record: AttemptRecord | None, leased: LeasedStep, before: Sequence[Executed] = (), *, may_begin: bool = True
-    ) -> Begun | None:  # fmt: skip
+        self,
+        begun: Begun,
+        record: AttemptRecord | None,
+        leased: LeasedStep,
+        before: Sequence[Executed] = (),
+        *,
+        may_begin: bool = True,
+    ) -> Begun | None:
         """Commit an attempt, and pure ones `before` it, and dispatch what became ready; return the step that the commit began, if any.
 
         Without a record there is nothing to commit: the lease was lost, or the step timed out and that was recorded.
@@ -208,7 +223,9 @@ class MessageExecution:
             return None
         committed_at = clock.now()
         committed, begun, record = self._commit(begun, record, before, may_begin=may_begin)
-        for number, (each, result) in enumerate(zip(before, committed.results_before, strict=True), start=-1 - len(before)):
+        for number, (each, result) in enumerate(
+            zip(before, committed.results_before, strict=True), start=-1 - len(before)
+        ):
             self._end_attempt(result, each.record, number)
         self._end_attempt(committed.result, record)
         if committed.result == "ok" and _is_in_round(begun, record):
@@ -219,9 +236,19 @@ class MessageExecution:
             fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
-        results = zip((*(each.begun for each in before), begun), (*committed.results_before, committed.result), strict=True)
-        for ended in [ended for ended, result in results if result == "stale" and not is_dispatched]:  # its task has ended already
-            log.warning("outcome_refused", run=self._run_id, step=ended.step_id, attempt=ended.attempt, reason="the lease was lost")
+        results = zip(
+            (*(each.begun for each in before), begun), (*committed.results_before, committed.result), strict=True
+        )
+        for ended in [
+            ended for ended, result in results if result == "stale" and not is_dispatched
+        ]:  # its task has ended already
+            log.warning(
+                "outcome_refused",
+                run=self._run_id,
+                step=ended.step_id,
+                attempt=ended.attempt,
+                reason="the lease was lost",
+            )
         self._ready.send(committed, begun, record.outcome.fragment, committed_at)
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
@@ -233,7 +260,7 @@ class MessageExecution:
 
     def _commit(
         self, begun: Begun, record: AttemptRecord, before: Sequence[Executed] = (), *, may_begin: bool = True
-    ) -> tuple[Committed, Begun, AttemptRecord]:  # fmt: skip
+    ) -> tuple[Committed, Begun, AttemptRecord]:
         """Commit an outcome; return the ledger's answer, and the last step that it recorded with its record.
 
         An unavailable Redis is waited for: giving up would lose the outcome and repeat the step. An outcome that cannot be recorded at
@@ -245,9 +272,14 @@ class MessageExecution:
         while True:
             try:
                 committed = self._process.ledger.steps.commit(
-                    begun, record.outcome, output=record.output, info=record.info, ahead=ahead, next_owner=self._process.owner,
+                    begun,
+                    record.outcome,
+                    output=record.output,
+                    info=record.info,
+                    ahead=ahead,
+                    next_owner=self._process.owner,
                     before=[(each.begun, each.record) for each in before],
-                )  # fmt: skip
+                )
                 if not advance or not committed.has_advanced:
                     return committed, begun, record
                 self._end_attempt(committed.result, record)
@@ -262,7 +294,11 @@ class MessageExecution:
                     ended = [self._commit(each.begun, each.record, may_begin=False)[0] for each in before]
                     committed, begun, record = self._commit(begun, record, may_begin=may_begin)
                     sends = [step for each in (*ended, committed) for step in each.sends]
-                    return replace(committed, sends=tuple(sends), results_before=tuple(each.result for each in ended)), begun, record
+                    return (
+                        replace(committed, sends=tuple(sends), results_before=tuple(each.result for each in ended)),
+                        begun,
+                        record,
+                    )
                 if ahead and ahead.advance:  # it may be what cannot be recorded
                     ahead, advance = replace(ahead, advance=None), None
                     continue
@@ -307,8 +343,13 @@ class StepsAhead:
         if now > self._until or self._process.is_finishing():
             return None
         cheap = self._process.costs.cheap_names(begun.definitions)
-        next_step, rounds = pending[0] if pending else "", self._process.threads.is_one_free and _is_in_round(begun, record)
-        return Ahead(self._queue, cheap, next_step, rounds=rounds, tool=self._quick_function(begun, record) if rounds else "")
+        next_step, rounds = (
+            pending[0] if pending else "",
+            self._process.threads.is_one_free and _is_in_round(begun, record),
+        )
+        return Ahead(
+            self._queue, cheap, next_step, rounds=rounds, tool=self._quick_function(begun, record) if rounds else ""
+        )
 
     def _quick_function(self, begun: Begun, record: AttemptRecord) -> str:
         """Return the work of the one function that a model's reply calls, if this process may call it and it is quick; else ''.
@@ -320,7 +361,9 @@ class StepsAhead:
         if thread is None or thread.is_stuck or len(calls) != 1:
             return ""
         (call,) = calls
-        is_ours = call.kind == "tool.call" and call.queue == "tools" and call.timeout_s is None and not call.at_most_once
+        is_ours = (
+            call.kind == "tool.call" and call.queue == "tools" and call.timeout_s is None and not call.at_most_once
+        )
         return call.work if is_ours and self._process.costs.is_cheap(begun.definitions, call) else ""
 
     def execute_advance(self, begun: Begun, record: AttemptRecord) -> Executed | None:
@@ -335,7 +378,9 @@ class StepsAhead:
         try:
             with self._process.leased(advance, behind=(begun, record)):
                 executed = execute(self._process, advance)
-        except Exception:  # the edge: whatever it is, the step in front is recorded, and then the advance is executed again
+        except (
+            Exception
+        ):  # the edge: whatever it is, the step in front is recorded, and then the advance is executed again
             log.exception("advance_failed", run=self._run_id, step=advance.step_id)
             return None
         except BaseException:  # this process is to end, or the code wants it to
@@ -345,7 +390,9 @@ class StepsAhead:
         if executed is None or executed.outcome.status not in ("done", "failed"):
             return None
         metrics.record_step_started(advance.spec.queue, None)
-        return Executed(advance, executed, Attempt(advance.spec.kind, advance.step_id, since, time.time(), work=advance.spec.work))
+        return Executed(
+            advance, executed, Attempt(advance.spec.kind, advance.step_id, since, time.time(), work=advance.spec.work)
+        )
 
     def _may_advance(self, advance: Begun) -> bool:
         """Return whether the call that records the step in front would begin the advance, and its code is known to be quick."""
@@ -386,7 +433,9 @@ class ReadySteps:
 
     def send_back(self, steps: Iterable[str]) -> None:
         """Send steps that did not begin back to the queue, for the process that replaces this one."""
-        message = self._head.signature(self._delivery.kind, self._delivery.queue, list(steps)).set(**self._carried.options)
+        message = self._head.signature(self._delivery.kind, self._delivery.queue, list(steps)).set(
+            **self._carried.options
+        )
         with self._leaving_to_sweep(len(canvas.steps_of(message))):
             send(self._app, [message])
 
@@ -409,7 +458,9 @@ class ReadySteps:
             with self._leaving_to_sweep(0):
                 create_deliveries_of(self._app, self._process.ledger, self._run_id, tenant)
         except (CantataError, RedisFailure) as error:
-            log.warning("deliveries_not_created", run=self._run_id, error=str(error), note="the sweep creates them later")
+            log.warning(
+                "deliveries_not_created", run=self._run_id, error=str(error), note="the sweep creates them later"
+            )
 
     @contextmanager
     def _leaving_to_sweep(self, steps: int) -> Iterator[None]:
@@ -417,7 +468,9 @@ class ReadySteps:
         try:
             yield
         except UnavailableError as error:
-            log.warning("dispatch_failed", run=self._run_id, steps=steps, error=str(error), note="the sweep sends them later")
+            log.warning(
+                "dispatch_failed", run=self._run_id, steps=steps, error=str(error), note="the sweep sends them later"
+            )
 
 
 def _is_in_round(begun: Begun, record: AttemptRecord) -> bool:

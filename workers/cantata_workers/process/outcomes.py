@@ -32,7 +32,11 @@ def record_of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: floa
         if outcome.fragment is not None:
             _check_fragment(outcome.fragment, limit_bytes)
     except StepError as error:
-        return failure_record(begun, StepError(f"{source or begun.spec.work or begun.spec.kind} {error}", code=error.code), took_ms=took_ms)
+        return failure_record(
+            begun,
+            StepError(f"{source or begun.spec.work or begun.spec.kind} {error}", code=error.code),
+            took_ms=took_ms,
+        )
     if outcome.warnings:
         outcome = outcome.model_copy(update={"warnings": tuple(map(_recordable, outcome.warnings))})
     return AttemptRecord(outcome, output, _info(begun, outcome, took_ms))
@@ -93,7 +97,9 @@ def _output_text(value: JsonValue, limit_bytes: int, *, depth: int) -> str:
     text = to_json(value)
     size = len(text.encode())
     if size > limit_bytes:
-        message = f"returned {size / 1e6:.1f} MB of output; the limit is {limit_bytes / 1e6:.1f} MB (limits.output_bytes)"
+        message = (
+            f"returned {size / 1e6:.1f} MB of output; the limit is {limit_bytes / 1e6:.1f} MB (limits.output_bytes)"
+        )
         raise StepError(message, code="output_too_large")
     return text
 
@@ -101,7 +107,9 @@ def _output_text(value: JsonValue, limit_bytes: int, *, depth: int) -> str:
 def _check_fragment(fragment: Graph, limit_bytes: int) -> None:
     """Check the values with which steps are added: items of a map, arguments of calls, contexts of waits. Raises StepError."""
     items = fragment.items.given if fragment.items else ()
-    values: list[tuple[str, JsonValue, int]] = [(f"items[{index}]", value, bounds.MAX_DEPTH) for index, value in enumerate(items)]
+    values: list[tuple[str, JsonValue, int]] = [
+        (f"items[{index}]", value, bounds.MAX_DEPTH) for index, value in enumerate(items)
+    ]
     for step in fragment.steps:
         values.append((f"the value of step {step.id!r}", step.given, bounds.MAX_DEPTH))
         values.append((f"the parameters of step {step.id!r}", step.params, bounds.READ_DEPTH))

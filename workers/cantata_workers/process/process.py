@@ -96,7 +96,10 @@ def uncounted_import(name: str) -> Iterator[None]:
         yield
         return
     since, deadline, part_error = time.monotonic(), step.deadline, step.part_error
-    step.deadline, step.part_error = since + IMPORT_LIMIT_S, f"importing {name!r} took longer than {IMPORT_LIMIT_S:g} s and was stopped"
+    step.deadline, step.part_error = (
+        since + IMPORT_LIMIT_S,
+        f"importing {name!r} took longer than {IMPORT_LIMIT_S:g} s and was stopped",
+    )
     try:
         yield
     finally:
@@ -114,10 +117,19 @@ class Process:
     """
 
     def __init__(
-        self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
-        send: Callable[[Iterable[tuple[str, Ready]]], object] = list, is_finishing: Callable[[], bool] = lambda: False,
-        threads: int = 0, tool_thread: ToolThread | None = None, is_alone: bool = False, interrupts: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        redis_url: str,
+        name: str,
+        *,
+        is_child: bool = False,
+        lease_s: float = LEASE_S,
+        send: Callable[[Iterable[tuple[str, Ready]]], object] = list,
+        is_finishing: Callable[[], bool] = lambda: False,
+        threads: int = 0,
+        tool_thread: ToolThread | None = None,
+        is_alone: bool = False,
+        interrupts: bool = False,
+    ) -> None:
         """Start the renewal thread.
 
         Args:
@@ -136,7 +148,9 @@ class Process:
         self.name = f"{name}#{os.getpid()}"
         self.is_child, self.is_alone, self._interrupts = is_child, is_alone, interrupts
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
-        self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
+        self.ledger = Ledger(
+            connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas
+        )
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
         self.pauses = Pauses(self.limiter)
         self.costs = Costs()
@@ -184,7 +198,9 @@ class Process:
                 self._leased.pop(begun.lease, None)
 
     @contextmanager
-    def running(self, begun: Begun, *, cancel: Callable[[], object] | None = None, timeout_s: float | None = None) -> Iterator[LeasedStep]:
+    def running(
+        self, begun: Begun, *, cancel: Callable[[], object] | None = None, timeout_s: float | None = None
+    ) -> Iterator[LeasedStep]:
         """Let the handler of a leased step be stopped: past its time-out, when the lease is lost, or to release the step."""
         with self._lock:
             step = self._leased[begun.lease]
@@ -317,7 +333,9 @@ class Process:
                 renew_at = now + TICK_S
                 if not self._stopping.is_set():
                     outages.warn(log, "lease_renewal_failed", error, worker=self.name)
-            except MemoryError:  # a function has it all: a log line takes some, and this thread must live to stop the function
+            except (
+                MemoryError
+            ):  # a function has it all: a log line takes some, and this thread must live to stop the function
                 renew_at = now + TICK_S
             except Exception:  # the edge of a thread: without it every step of this process would be lost
                 log.exception("lease_renewal_crashed", worker=self.name)
@@ -353,7 +371,10 @@ class Process:
             begun = step.begun
             log.info("step_timed_out", worker=self.name, run=begun.run_id, step=begun.step_id)
             error = StepError(step.part_error, code="timeout") if step.part_error else outcomes.timed_out(begun)
-            begun, record = step.behind or (begun, outcomes.failure_record(begun, error))  # it is stopped again where it has a lease
+            begun, record = step.behind or (
+                begun,
+                outcomes.failure_record(begun, error),
+            )  # it is stopped again where it has a lease
             try:
                 step.outcome = record.outcome if self.record(begun, record).result in ("ok", "again") else None
             except Exception:
@@ -367,7 +388,11 @@ class Process:
     def _interrupt_again(self, now: float) -> None:
         """Interrupt functions that went on: they caught the exception, or Python could not raise it where they were."""
         with self._lock:
-            late = [step for step in self._leased.values() if step.interrupt and 0 < step.interrupted_at < now - INTERRUPT_AGAIN_S]
+            late = [
+                step
+                for step in self._leased.values()
+                if step.interrupt and 0 < step.interrupted_at < now - INTERRUPT_AGAIN_S
+            ]
         for step in late:
             self._stop_handler(step)
 
@@ -382,7 +407,9 @@ class Process:
     def _mark_cancelled(self, is_wanted: Callable[[LeasedStep], bool]) -> list[LeasedStep]:
         """Mark the wanted steps whose handlers run as cancelled, and return them. One whose handler has ended is left to be recorded."""
         with self._lock:
-            found = [step for step in self._leased.values() if step.is_running and not step.is_cancelled and is_wanted(step)]
+            found = [
+                step for step in self._leased.values() if step.is_running and not step.is_cancelled and is_wanted(step)
+            ]
             for step in found:
                 step.is_cancelled = True
         return found

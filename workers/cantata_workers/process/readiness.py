@@ -57,7 +57,9 @@ class CodeReadiness:
             while self.faults and not stopping.wait(RETRY_S):
                 try:
                     self.check()
-                except Exception:  # the edge of a thread: whatever it is, such as no room for a process, the next check may succeed
+                except (
+                    Exception
+                ):  # the edge of a thread: whatever it is, such as no room for a process, the next check may succeed
                     log.exception("imports_not_checked")
 
         if self.faults:
@@ -70,7 +72,9 @@ def _faults(queues: Collection[str]) -> dict[str, str]:
     except (CantataError, OSError, ValueError, RecursionError) as error:
         return {CONFIGURATION: " ".join(str(error).split())}
     folder, named = local_folder(definitions.folder) or "", functions_for(definitions, queues)
-    trial = tried(folder, sorted(named), {}, definitions if "tools" in queues else None)  # whose steps import code of further formats
+    trial = tried(
+        folder, sorted(named), {}, definitions if "tools" in queues else None
+    )  # whose steps import code of further formats
     user_code.note_trial(trial.unanswered)
     failures = trial.failures
 
@@ -79,7 +83,9 @@ def _faults(queues: Collection[str]) -> dict[str, str]:
             return name.partition(":")[0].partition(".")[0]
         return name.partition(":")[0] if definitions.extension is None else Path(folder).name
 
-    return {owner(name): f"{name}: {failures[name]}" for name in reversed([*failures]) if failures[name]}  # the first of a module stays
+    return {
+        owner(name): f"{name}: {failures[name]}" for name in reversed([*failures]) if failures[name]
+    }  # the first of a module stays
 
 
 def _definitions() -> Definitions:
@@ -94,7 +100,9 @@ def _definitions() -> Definitions:
         places = {document.fault(place, "").where for place, _ in functions_in(document)}
         if {fault.where for fault in error.faults} - places:
             raise
-        return Definitions.model_validate(document.data).model_copy(update={"folder": str(cast(Path, path).resolve().parent)})
+        return Definitions.model_validate(document.data).model_copy(
+            update={"folder": str(cast(Path, path).resolve().parent)}
+        )
 
 
 def functions_for(definitions: Definitions, queues: Collection[str]) -> set[str]:
@@ -103,8 +111,16 @@ def functions_for(definitions: Definitions, queues: Collection[str]) -> set[str]
     found = {name for path, name in functions_in(document) if _queue_of(path, definitions) in queues}
     for agent in definitions.agents.values():
         if agent.queue in queues:  # its model is told their parameters
-            named = {*agent.tools, *(each for instruction in agent.instructions for each in tools_of(agent, instruction))}
-            called = [section[name] for section in (definitions.tools, definitions.workflows) for name in named if name in section]
+            named = {
+                *agent.tools,
+                *(each for instruction in agent.instructions for each in tools_of(agent, instruction)),
+            }
+            called = [
+                section[name]
+                for section in (definitions.tools, definitions.workflows)
+                for name in named
+                if name in section
+            ]
             found |= {each.function for each in called if each.function}
     return found
 

@@ -44,7 +44,9 @@ class RecentOutcomes:
     def of(self, run_id: str, step_ids: Sequence[str]) -> list[Ended]:
         """Return the outcomes of ended steps, in order; those that are not kept are read from the ledger."""
         with self._lock:
-            found: dict[str, Ended] = {each: self._known[run_id, each] for each in step_ids if (run_id, each) in self._known}
+            found: dict[str, Ended] = {
+                each: self._known[run_id, each] for each in step_ids if (run_id, each) in self._known
+            }
         missing = [each for each in step_ids if each not in found]
         found.update(self._read(run_id, missing) if missing else ())
         return [found[each] for each in step_ids]

@@ -6,7 +6,9 @@ import resource
 
 from cantata.settings import settings
 
-RECYCLE_FRACTION = 0.75  # of the limit: a child that ever had more is replaced after its step, since Python returns little of it
+RECYCLE_FRACTION = (
+    0.75  # of the limit: a child that ever had more is replaced after its step, since Python returns little of it
+)
 
 
 def recycle_above_kb() -> int | None:
@@ -25,7 +27,9 @@ def apply_limit() -> None:
     if limit is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = limit * 1024 * 1024
-        resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
 
 
 def limit_note() -> str:

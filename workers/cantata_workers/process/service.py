@@ -73,20 +73,32 @@ class WorkerService:
     """One Celery worker with one pool, serving queues."""
 
     def __init__(
-        self, queues: tuple[str, ...], *, name: str, concurrency: int | None, redis_url: str, broker_url: str | None,
+        self,
+        queues: tuple[str, ...],
+        *,
+        name: str,
+        concurrency: int | None,
+        redis_url: str,
+        broker_url: str | None,
         metrics_at: ScrapeAddress | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create the worker. Metrics are served at `metrics_at`, or not at all."""
         self.queues = queues
         self.pool = "threads" if queues[0] in THREADS else "prefork"
         self.concurrency = concurrency or THREADS.get(queues[0], os.cpu_count() or 1)
-        self.beside = {webhooks.QUEUE: DELIVERIES} if "agents" in queues and webhooks.QUEUE not in queues and self.pool == "threads" else {}
+        self.beside = (
+            {webhooks.QUEUE: DELIVERIES}
+            if "agents" in queues and webhooks.QUEUE not in queues and self.pool == "threads"
+            else {}
+        )
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
         user_app = user_applications.configured()
         if TASKS in queues:
             if user_app is None:
-                raise ConfigError(f"the queue {TASKS!r} calls tasks of your Celery application: name it with --app or CANTATA_APP")
+                raise ConfigError(
+                    f"the queue {TASKS!r} calls tasks of your Celery application: name it with --app or CANTATA_APP"
+                )
             task_results.check(user_app)
         self.app = make_app(redis_url, broker_url, beside=user_app)
         self._watcher: ResultWatcher | None = None
@@ -119,10 +131,17 @@ class WorkerService:
             if self._process is None:
                 is_child = self.pool == "prefork"
                 self._process = Process(
-                    self.redis_url, self.name, is_child=is_child, send=self.app.send_ready, is_finishing=self.is_finishing,
-                    threads=0 if is_child else self.concurrency, is_alone=stack_member.is_in_stack(),
-                    tool_thread=ToolThread() if "agents" in self.queues and not is_child and threads.may_call_tools() else None,
-                )  # fmt: skip
+                    self.redis_url,
+                    self.name,
+                    is_child=is_child,
+                    send=self.app.send_ready,
+                    is_finishing=self.is_finishing,
+                    threads=0 if is_child else self.concurrency,
+                    is_alone=stack_member.is_in_stack(),
+                    tool_thread=ToolThread()
+                    if "agents" in self.queues and not is_child and threads.may_call_tools()
+                    else None,
+                )
             return self._process
 
     def is_finishing(self) -> bool:
@@ -155,10 +174,15 @@ class WorkerService:
         signals.worker_shutdown.connect(self._shut_down, weak=False)
         signals.worker_process_shutdown.connect(self._shut_down, weak=False)  # in a prefork child
         worker = self.app.Worker(  # not `worker_main`: to read a command line it loads half of `celery.bin`, in 0.2 s
-            hostname=self.name, queues=list(map(self.app.broker_queue, self.queues)), pool=self.pool,
-            concurrency=self.concurrency + sum(self.beside.values()), loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), quiet=True,
-            without_gossip=True, without_mingle=True,
-        )  # fmt: skip
+            hostname=self.name,
+            queues=list(map(self.app.broker_queue, self.queues)),
+            pool=self.pool,
+            concurrency=self.concurrency + sum(self.beside.values()),
+            loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"),
+            quiet=True,
+            without_gossip=True,
+            without_mingle=True,
+        )
         gc.freeze()  # these objects stay: collecting need not visit them, and children go on sharing their memory
         gc.enable()
         try:
@@ -209,7 +233,10 @@ class WorkerService:
         """Return the user's modules that this process and its children serve, as `module@digest`."""
         living = {os.getpid(), *(child.pid for child in active_children())}
         served = {
-            f"{module}@{digest}" for pid, known in dict(self._code).items() if pid in living for module, digest in dict(known).items()
+            f"{module}@{digest}"
+            for pid, known in dict(self._code).items()
+            if pid in living
+            for module, digest in dict(known).items()
         }
         return tuple(sorted(served)[: registry.MAX_CODE])
 
@@ -222,7 +249,9 @@ class WorkerService:
             if pid in living:
                 imported.update({module: imported.get(module) or why for module, why in dict(found).items()})
         known = {**known, **self._readiness.faults}
-        faults = {module: why for module, why in {**known, **imported}.items() if why}  # a child may import it after it was corrected
+        faults = {
+            module: why for module, why in {**known, **imported}.items() if why
+        }  # a child may import it after it was corrected
         return dict(sorted(faults.items())[: registry.MAX_CODE])
 
     def _finish(self, *_: Any) -> None:
@@ -236,7 +265,9 @@ class WorkerService:
     def _child_started(self, **_: Any) -> None:
         if self._metrics is not None:
             self._metrics.child_started()
-        set_default_app(cast(Celery, user_applications.configured()))  # or None, in place of ours: Celery's pool has set that
+        set_default_app(
+            cast(Celery, user_applications.configured())
+        )  # or None, in place of ours: Celery's pool has set that
         self._process = None
         self._lock = threading.Lock()
         process = self.process()
@@ -279,7 +310,12 @@ class WorkerService:
                 clock.synchronize(client)
                 self._announce(client)
             if abs(clock.off_s()) > registry.CLOCK_OFF_S:
-                log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
+                log.warning(
+                    "clock_off",
+                    name=self.name,
+                    seconds=round(clock.off_s()),
+                    note="runs are not harmed: time is Redis's own",
+                )
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
 
     def _announce(self, client: Redis) -> str:
@@ -295,7 +331,11 @@ class WorkerService:
 
     def _notify_systemd(self, faults: Mapping[str, str]) -> None:
         """Tell systemd that this worker is ready, or why it is not; outside a unit of `Type=notify` do nothing."""
-        state = f"STATUS=not ready: {next(iter(faults.values()))}" if faults else f"READY=1\nSTATUS=ready: {', '.join(self.queues)}"
+        state = (
+            f"STATUS=not ready: {next(iter(faults.values()))}"
+            if faults
+            else f"READY=1\nSTATUS=ready: {', '.join(self.queues)}"
+        )
         if state != self._notified:
             stack_member.notify_systemd(state)
             self._notified = state
@@ -325,11 +365,18 @@ class WorkerService:
     @cached_property
     def _worker(self) -> Worker:
         return Worker(
-            name=self.name, queues=(*self.queues, *self.beside), concurrency=self.concurrency, beside=self.beside, pid=os.getpid(),
-            host=socket.gethostname(), version=cantata.__version__, started_at=time.time(),
-            metrics_url=self._metrics.url if self._metrics else "", app=settings().app or "",
+            name=self.name,
+            queues=(*self.queues, *self.beside),
+            concurrency=self.concurrency,
+            beside=self.beside,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            version=cantata.__version__,
+            started_at=time.time(),
+            metrics_url=self._metrics.url if self._metrics else "",
+            app=settings().app or "",
             event_exchange=self.app.conf.event_exchange,
-        )  # fmt: skip
+        )
 
     def _shutting_down(self, **_: Any) -> None:
         self._stopping.set()
@@ -383,5 +430,7 @@ def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metric
         name = f"{name}.{generation}"  # the process that it replaces may still execute its steps
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
     broker_url, metrics_at = os.environ.get("CANTATA_BROKER_URL"), scrape_address(metrics_port)
-    service = WorkerService(queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, metrics_at=metrics_at)
+    service = WorkerService(
+        queues, name=name, concurrency=concurrency, redis_url=redis_url, broker_url=broker_url, metrics_at=metrics_at
+    )
     return service.run()

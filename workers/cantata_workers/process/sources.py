@@ -35,7 +35,11 @@ def user_folders() -> list[str]:
 def folder_of(module: str, folders: Iterable[str]) -> str | None:
     """Return the first folder that has a top-level module, as a file or as a package; None if none has."""
     listed = list(folders)
-    found = (folder for folder in listed if Path(folder, f"{module}.py").is_file() or Path(folder, module, "__init__.py").is_file())
+    found = (
+        folder
+        for folder in listed
+        if Path(folder, f"{module}.py").is_file() or Path(folder, module, "__init__.py").is_file()
+    )
     return next(found, None) or next((folder for folder in listed if Path(folder, module).is_dir()), None)
 
 
@@ -51,7 +55,9 @@ def imported_by(text: bytes) -> set[str]:
     """Return the top-level modules that a text imports anywhere, found by the form of its lines: it need not be valid Python."""
     names: set[str] = set()
     for origin, listed, called in _IMPORT.findall(text):
-        names.update(part.strip().partition(b".")[0].split(b" ")[0].decode() for part in (origin or called or listed).split(b","))
+        names.update(
+            part.strip().partition(b".")[0].split(b" ")[0].decode() for part in (origin or called or listed).split(b",")
+        )
     return {name for name in names if name and name not in OURS}
 
 
@@ -59,7 +65,9 @@ def _tree(folder: Path) -> Iterator[Path]:
     count = 0
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(
-            each for each in folders if each[0] != "." and each not in _SKIPPED and not Path(parent, each, "pyvenv.cfg").exists()
+            each
+            for each in folders
+            if each[0] != "." and each not in _SKIPPED and not Path(parent, each, "pyvenv.cfg").exists()
         )
         for file in sorted(files):
             if file.endswith(".py"):

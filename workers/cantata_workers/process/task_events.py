@@ -103,7 +103,11 @@ def _end_of(attempt: Attempt) -> dict[str, Any]:
     error = attempt.exception
     if error is None:
         return {"type": "task-succeeded", "result": "None", "runtime": attempt.until - attempt.since}
-    return {"type": "task-failed" if attempt.status == "failed" else "task-retried", "exception": repr(error), "traceback": str(error)}
+    return {
+        "type": "task-failed" if attempt.status == "failed" else "task-retried",
+        "exception": repr(error),
+        "traceback": str(error),
+    }
 
 
 def _publish(app: Celery) -> None:
@@ -113,6 +117,8 @@ def _publish(app: Celery) -> None:
     try:
         with app.producer_or_acquire() as producer:
             exchange = get_exchange(producer.connection, name=app.conf.event_exchange)
-            producer.publish(events, exchange=exchange, routing_key="task.multi", serializer="json", declare=[exchange], retry=False)
+            producer.publish(
+                events, exchange=exchange, routing_key="task.multi", serializer="json", declare=[exchange], retry=False
+            )
     except Exception as error:  # noqa: BLE001  # the edge of a thread, where each broker has errors of its own: only Flower misses these events
         log.debug("task_events_failed", error=str(error))

@@ -40,7 +40,10 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
         Raises StepError or AttemptRetried if an attempt of the message failed, so that Celery reports its task as failed or retried.
         """
         app, delivered, carried = cast(App, self.app), self.request.delivery_info or {}, Carried(self.request)
-        queue, is_redelivered = app.step_queue(str(delivered.get("routing_key") or "")), bool(delivered.get("redelivered"))
+        queue, is_redelivered = (
+            app.step_queue(str(delivered.get("routing_key") or "")),
+            bool(delivered.get("redelivered")),
+        )
         delivery = Delivery(self.name, queue, int(delivered.get("priority") or 0), is_redelivered)
         execution = MessageExecution(app, self._process(), run_id, steps, delivery, carried)
         answer = execution.run()

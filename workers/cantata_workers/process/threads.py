@@ -74,4 +74,8 @@ class ToolThread:
 def may_call_tools() -> bool:
     """Return whether agents workers call quick functions: as configured, else if one command started them with the tools workers."""
     found = settings()
-    return stack_member.is_in_stack() and found.tool_memory_mb is None if found.tools_in_agents is None else found.tools_in_agents
+    return (
+        stack_member.is_in_stack() and found.tool_memory_mb is None
+        if found.tools_in_agents is None
+        else found.tools_in_agents
+    )

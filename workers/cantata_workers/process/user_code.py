@@ -70,7 +70,9 @@ _lock = threading.RLock()
 _files: dict[str, SourceFile] = {}
 _digests: dict[tuple[str, str], str] = {}
 _faults: dict[str, str] = {}  # why a module cannot be imported
-_module_folders: dict[tuple[str | None, str], str | None] = {}  # the folder of a module, by the configuration's folder and its name
+_module_folders: dict[
+    tuple[str | None, str], str | None
+] = {}  # the folder of a module, by the configuration's folder and its name
 _installed: set[str] = set()  # top-level modules that are not the user's
 _report: Report | None = None
 _is_replaced = False  # whether a process whose code has changed is replaced
@@ -214,7 +216,12 @@ def _read_module(folder: str, module: str) -> str:
         if all(stat_of(path) == source.stat for path, source in found.values() if path not in before):
             break  # otherwise they were saved while they were read
     stale = [path for path, _ in found.values() if path in before and stat_of(path) != before[path].stat]
-    if stale and len(stale) < len(found) and _is_replaced and any(_digest(Path(path)) != before[path].digest for path in stale):
+    if (
+        stale
+        and len(stale) < len(found)
+        and _is_replaced
+        and any(_digest(Path(path)) != before[path].digest for path in stale)
+    ):
         raise MustWait(RELOAD_WAIT_S, f"{Path(stale[0]).name} has changed: new processes will serve it in a moment")
     _files.update(dict(found.values()))
     whole = hashlib.sha256()
@@ -264,7 +271,11 @@ def forget_changed(folder: str | None, module: str) -> bool:
         if module_folder is None:
             return False
         _digests.pop((module_folder, module), None)
-        changed = {path for path, source in _closure(module_folder, module).values() if path in _files and stat_of(path) != source.stat}
+        changed = {
+            path
+            for path, source in _closure(module_folder, module).values()
+            if path in _files and stat_of(path) != source.stat
+        }
         for path in changed:
             del _files[path]
         for name, loaded in sys.modules.copy().items():
@@ -309,7 +320,11 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         where, message = [(error.filename, error.lineno)], error.msg
     else:
-        where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _files]
+        where = [
+            (frame.filename, frame.lineno)
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename in _files
+        ]
         message = f"{type(error).__name__}: {error}"
     place = f"{Path(where[-1][0] or '').name} line {where[-1][1]}: " if where else ""
     return f"{place}{message}"[:MAX_FAULT_CHARS]
@@ -378,7 +393,9 @@ def _is_younger(compiled: str, than_ns: int) -> bool:
 class Finder:
     """Finds the user's modules, before all other finders."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         top = name.partition(".")[0]
         if top in _installed or top in OURS or top in sys.stdlib_module_names:
             return None

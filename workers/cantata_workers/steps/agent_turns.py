@@ -46,25 +46,40 @@ def agent_turn(context: StepContext) -> Outcome:
 def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     schema = turn.validator.schema if turn.validator else None
     native = known if turn.agent.dialect == "native" else ()
-    return turn.context.wait_for(call_models(
-        turn.context, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
-        tools=native, tool_choice="none" if native and turn.is_closing else None, schema=None if known else schema,
-        allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=turn.count("correction") > 0,
-        fallback_on=turn.agent.fallback_on,
-    ))  # fmt: skip
+    return turn.context.wait_for(
+        call_models(
+            turn.context,
+            turn.models(),
+            turn.messages(known),
+            stream=turn.is_streamed,
+            timeout_s=turn.agent.timeout_s,
+            tools=native,
+            tool_choice="none" if native and turn.is_closing else None,
+            schema=None if known else schema,
+            allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing,
+            fresh=turn.count("correction") > 0,
+            fallback_on=turn.agent.fallback_on,
+        )
+    )
 
 
 def outcome_of(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
     """Return the outcome of a reply: another round, or the answer."""
     is_json = turn.agent.dialect == "json"
     is_cut = reply.finish_reason in TRUNCATED
-    parsed = calls_of(reply.text, reply.tool_calls, is_incomplete=is_cut) if known or is_json else ParsedReply(reply.text)
+    parsed = (
+        calls_of(reply.text, reply.tool_calls, is_incomplete=is_cut) if known or is_json else ParsedReply(reply.text)
+    )
     if not (is_json or parsed.calls):  # to a model that calls natively, a JSON object is an answer like any other
-        is_truncated = is_cut and turn.validator is not None and json_repair.is_truncated(reply.text, (), is_incomplete=True)
+        is_truncated = (
+            is_cut and turn.validator is not None and json_repair.is_truncated(reply.text, (), is_incomplete=True)
+        )
         parsed = ParsedReply(reply.text, is_truncated=is_truncated)
     if reply.tool_calls and not known and _is_empty(parsed.response):
         names = ", ".join(repr(call.name) for call in reply.tool_calls)
-        raise StepError(f"the model called {names}, and agent {turn.name!r} has no tools", code="model_empty", retryable=True)
+        raise StepError(
+            f"the model called {names}, and agent {turn.name!r} has no tools", code="model_empty", retryable=True
+        )
     another = _another_round(turn, reply, parsed, known)
     memory: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
     done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **memory})
@@ -78,27 +93,45 @@ def outcome_of(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], m
         detail["prompt"] = recorded_prompt(turn.messages(known))
     warnings = () if turn.rounds else (*_instruction_warnings(turn), *_tool_warnings(turn, known))
     if is_cut:
-        warnings = (*warnings, f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}")
+        warnings = (
+            *warnings,
+            f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}",
+        )
     if parsed.calls and turn.is_closing:
         names = ", ".join(repr(call.name) for call in parsed.calls)
-        warnings = (*warnings, f"agent {turn.name!r} calls {names} in its closing reply, after which no call is made: it was dropped")
-    return outcome.model_copy(update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings})
+        warnings = (
+            *warnings,
+            f"agent {turn.name!r} calls {names} in its closing reply, after which no call is made: it was dropped",
+        )
+    return outcome.model_copy(
+        update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings}
+    )
 
 
-def _another_round(turn: ModelTurn, reply: llm.Reply, parsed: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
+def _another_round(
+    turn: ModelTurn, reply: llm.Reply, parsed: ParsedReply, known: Sequence[ToolSchema]
+) -> ModelRound | None:
     """Return the next round after a reply with calls, without text, or that is no valid answer; None if the model answered."""
     if parsed.calls and not turn.is_closing:
         names = [tool.name for tool in known]
         calls = tuple(_without_workflow(resolve(call, names)) for call in parsed.calls)
         is_last = turn.count("calls") + 1 >= turn.max_tool_rounds
-        return ModelRound(calls=calls, note=conversation.ROUNDS_EXHAUSTED.format(turn.max_tool_rounds) if is_last else "")
+        return ModelRound(
+            calls=calls, note=conversation.ROUNDS_EXHAUSTED.format(turn.max_tool_rounds) if is_last else ""
+        )
     if _is_empty(parsed.response):
         if not isinstance(turn.instruction, AgenticStep) or turn.is_closing:
             return None
         is_last = turn.count("nudge") + 1 >= turn.max_steps
         note = conversation.STEPS_EXHAUSTED.format(turn.max_steps) if is_last else conversation.EMPTY_REPLY
         return ModelRound(kind="nudge", note=note)
-    fault = TRUNCATED_JSON if parsed.is_truncated else turn.validator.fault_of(parsed, reply.text) if turn.validator else None
+    fault = (
+        TRUNCATED_JSON
+        if parsed.is_truncated
+        else turn.validator.fault_of(parsed, reply.text)
+        if turn.validator
+        else None
+    )
     if fault is None:
         return None
     trials = turn.validator.output.trials if turn.validator else 1
@@ -124,7 +157,11 @@ def _answered(turn: ModelTurn, parsed: ParsedReply, last: ModelRound) -> Outcome
     if _is_empty(parsed.response):
         if not turn.is_closing:
             raise StepError(f"the model of agent {turn.name!r} gave an empty reply", code="model_empty", retryable=True)
-        used_up = f"{turn.max_steps} steps" if turn.count("nudge") >= turn.max_steps else f"{turn.max_tool_rounds} rounds of tool calls"
+        used_up = (
+            f"{turn.max_steps} steps"
+            if turn.count("nudge") >= turn.max_steps
+            else f"{turn.max_tool_rounds} rounds of tool calls"
+        )
         raise StepError(f"agent {turn.name!r} gave no answer within its {used_up}", code="exhausted")
     output = turn.validator.parsed(parsed, last.reply) if turn.validator else parsed.response
     if not isinstance(turn.instruction, AgenticStep):
@@ -140,7 +177,11 @@ def _streaming_output(turn: ModelTurn) -> str:
     response = calls_of(last.reply).response
     parts = [as_compact_text(response)]
     for _, result in last.results(answers):
-        parts.append(f"Tool error: {result.error}" if result.error else f"[Tool executed successfully]\n\n{to_json(result.value)}")
+        parts.append(
+            f"Tool error: {result.error}"
+            if result.error
+            else f"[Tool executed successfully]\n\n{to_json(result.value)}"
+        )
     return "\n\n".join(part for part in parts if part)
 
 

@@ -50,8 +50,12 @@ def chain_branch(context: StepContext) -> Outcome:
     if done >= max_iterations:
         if failure := _failure_before(context, nodes, str(loop["branch"])):
             raise StepError(f"{failure.message} (in the last of {done} rounds)", code=failure.code)
-        raise StepError(f"the loop ran {done} times, which is its max_iterations, and did not end", code="max_iterations")
-    round_again = expand.expand_loop(nodes, context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec)
+        raise StepError(
+            f"the loop ran {done} times, which is its max_iterations, and did not end", code="max_iterations"
+        )
+    round_again = expand.expand_loop(
+        nodes, context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec
+    )
     return Outcome(output=is_true, fragment=round_again)
 
 
@@ -76,7 +80,9 @@ def chain_map(context: StepContext) -> Outcome:
     text = context.text_param("items")
     items = context.evaluate(text)
     if items is None:
-        return Outcome(output=[], warnings=(f"map {context.begun.step_id!r}: {text!r} gave null, so there is nothing to map",))
+        return Outcome(
+            output=[], warnings=(f"map {context.begun.step_id!r}: {text!r} gave null, so there is nothing to map",)
+        )
     if not isinstance(items, list):
         raise StepError(f"{text!r} must give a list to map over, not {_kind_of(items)}", code="not_a_list")
     if not items:
@@ -98,7 +104,9 @@ def chain_run(context: StepContext) -> Outcome:
     """Expand to a nested chain."""
     name = context.text_param("chain")
     chain = context.definitions.chains[name]
-    graph = expand.expand_chain(chain.nodes, chain.entry_node, context.definitions, parent=context.begun.step_id, chain=name)
+    graph = expand.expand_chain(
+        chain.nodes, chain.entry_node, context.definitions, parent=context.begun.step_id, chain=name
+    )
     return Outcome(output=given_to(name, chain, context.node_input), fragment=graph)
 
 
@@ -118,7 +126,11 @@ def _last_output(context: StepContext) -> Outcome:
 
     If one of them gave null, the answer is null. Without any output a turn fails, and a chain in another counts as if it had not run.
     """
-    name, parent, run_id = context.text_param("chain"), context.begun.step_id.removesuffix(f"/{END}"), context.begun.run_id
+    name, parent, run_id = (
+        context.text_param("chain"),
+        context.begun.step_id.removesuffix(f"/{END}"),
+        context.begun.run_id,
+    )
     chain = context.definitions.chains[name]
     nodes = [node.node_id for node in chain.nodes if node.kind != "branch" and node.node_id not in chain.dropped]
     reader = context.process.ledger.reader
@@ -145,7 +157,11 @@ def agent_run(context: StepContext) -> Outcome:
     """Expand to an agent's instructions."""
     name = context.text_param("agent")
     graph = agent_steps.expand_agent(
-        name, context.definitions, parent=context.begun.step_id, spec=context.begun.spec, filling=placeholder_values(context)
+        name,
+        context.definitions,
+        parent=context.begun.step_id,
+        spec=context.begun.spec,
+        filling=placeholder_values(context),
     )
     return Outcome(output=text_input(context), fragment=graph)
 
@@ -154,7 +170,10 @@ def agent_run(context: StepContext) -> Outcome:
 def team_run(context: StepContext) -> Outcome:
     """Expand to the steps of a team."""
     name = context.text_param("team")
-    return Outcome(output=text_input(context), fragment=turn_plan.expand_team(name, context.definitions, parent=context.begun.step_id))
+    return Outcome(
+        output=text_input(context),
+        fragment=turn_plan.expand_team(name, context.definitions, parent=context.begun.step_id),
+    )
 
 
 def _kind_of(value: JsonValue) -> str:
@@ -171,10 +190,17 @@ def check_code(context: StepContext) -> None:
     _looked_at[digest] = time.monotonic()
     try:
         mixed = code_versions.describe_served({worker.name: worker.code for worker in registry.workers(ledger.redis)})
-        if mixed and alert_counts.lasts(ledger, f"{digest[:16]}:mixed_code", within_s=min(alert.within_s for alert in alerts)):
+        if mixed and alert_counts.lasts(
+            ledger, f"{digest[:16]}:mixed_code", within_s=min(alert.within_s for alert in alerts)
+        ):
             raise_alerts(
-                ledger, context.definitions, ledger.runs.definitions(context.begun.run_id, digest), "mixed_code",
-                key=f"{digest}\n{mixed}", message="workers serve different versions of a module", data={"code": mixed},
-            )  # fmt: skip
+                ledger,
+                context.definitions,
+                ledger.runs.definitions(context.begun.run_id, digest),
+                "mixed_code",
+                key=f"{digest}\n{mixed}",
+                message="workers serve different versions of a module",
+                data={"code": mixed},
+            )
     except (CantataError, RedisFailure) as error:  # the run goes on
         log.warning("alert_failed", alert="mixed_code", error=str(error))

@@ -13,7 +13,15 @@ import structlog
 from pydantic import ValidationError
 
 from cantata.engine.fleet import registry
-from cantata.errors import CantataError, CodeMismatchError, ImportFailedError, MustWait, StepError, StoredDataError, UnavailableError
+from cantata.errors import (
+    CantataError,
+    CodeMismatchError,
+    ImportFailedError,
+    MustWait,
+    StepError,
+    StoredDataError,
+    UnavailableError,
+)
 from cantata.flows import graph
 from cantata.flows.graph import Outcome
 from cantata.ledger import refused_steps
@@ -35,7 +43,9 @@ if TYPE_CHECKING:
 
 SYNC_TIMEOUT_S = 600.0  # of a Python function for which no time-out is configured
 SLOW_S = 10.0  # a step that takes longer is logged
-NOBODY_CAN_MS = 15_000  # until a step is sent again whose code no worker can import: many of them must not keep workers from others
+NOBODY_CAN_MS = (
+    15_000  # until a step is sent again whose code no worker can import: many of them must not keep workers from others
+)
 MAX_KNOWN_ATTEMPTS = 4096  # of parent steps, in one process
 
 log = structlog.get_logger(__name__)
@@ -45,16 +55,22 @@ _attempts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
 def execute(
     process: Process, begun: Begun, handlers: Mapping[str, Handler] = HANDLERS, answer_model: ModelAnswers | None = None
-) -> AttemptRecord | None:  # fmt: skip
+) -> AttemptRecord | None:
     """Execute a step; return its record, or None if there is nothing to commit: its lease was lost, or it was released or refused."""
-    with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}), log_printed():
+    with (
+        bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}),
+        log_printed(),
+    ):
         all_lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else []
         lost = next((each for each in all_lost if each["attempt"] == begun.attempt - 1), None)
         if lost:
             note = "its worker died; the step is retried"
             log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note=note)
         started_at, spans = time.monotonic(), traces.active()
-        with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
+        with (
+            user_code.recording() as used,
+            nullcontext() if spans is None else _span(spans, process, begun, lost) as span,
+        ):
             with exits.marking_signals(), user_code.careful(bool(all_lost)):
                 record = _call_and_record(StepContext(begun, process, answer_model), handlers)
             if record and used:
@@ -71,7 +87,12 @@ def _call_and_record(context: StepContext, handlers: Mapping[str, Handler]) -> A
     begun, process, started_at, used_s = context.begun, context.process, time.perf_counter(), time.thread_time()
     try:
         if process.ledger.steps.may_have_expired(begun):
-            log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
+            log.warning(
+                "step_not_done",
+                run=begun.run_id,
+                step=begun.step_id,
+                reason="this process was frozen since it began the step",
+            )
             return None
         if begun.unreadable:
             return outcomes.failure_record(begun, StepError(begun.unreadable, code="unreadable"))
@@ -89,7 +110,9 @@ def _call_and_record(context: StepContext, handlers: Mapping[str, Handler]) -> A
         return outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=took_ms, source=source)
     except StepStoppedError:
         return None
-    except UnavailableError as error:  # Redis was unavailable for longer than the step could wait, which is no failure of the step
+    except (
+        UnavailableError
+    ) as error:  # Redis was unavailable for longer than the step could wait, which is no failure of the step
         log.warning("step_released", run=begun.run_id, step=begun.step_id, reason=str(error))
         process.ledger.steps.release(begun)
         return None
@@ -107,7 +130,9 @@ def _call_and_record(context: StepContext, handlers: Mapping[str, Handler]) -> A
     except Exception as error:  # the edge: an error of ours must not break the canvas
         log.exception("step_crashed", run=begun.run_id, step=begun.step_id)
         return outcomes.failure_record(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
-    except BaseException as error:  # the same, of code at which nothing else looks, such as the methods of a user's types
+    except (
+        BaseException
+    ) as error:  # the same, of code at which nothing else looks, such as the methods of a user's types
         failure = exits.failure_of(begun.spec.work or begun.spec.kind, error, code="internal")
         log.exception("step_crashed", run=begun.run_id, step=begun.step_id)
         return outcomes.failure_record(begun, failure)
@@ -131,9 +156,12 @@ def _refuse_import(context: StepContext, error: ImportFailedError) -> bool:
     begun, steps = context.begun, context.process.ledger.steps
     try:
         other = registry.worker_with(
-            context.process.ledger.redis, error.module, begun.spec.queue, but=begun.worker.partition("#")[0],
+            context.process.ledger.redis,
+            error.module,
+            begun.spec.queue,
+            but=begun.worker.partition("#")[0],
             other_than=user_code.used() if error.lacks_name else (),
-        )  # fmt: skip
+        )
     except RedisFailure:
         other = ""
     if other:
@@ -156,7 +184,11 @@ def _call_handler(context: StepContext, handler: Handler) -> Outcome:
         with process.running(begun, timeout_s=limit_s) as step:
             outcome = cast("Callable[[StepContext], Outcome]", handler)(context)
     except BaseException as error:
-        if step is None or not step.is_cancelled or (exits.is_of_signal(error) and not isinstance(error, exits.InterruptedFunction)):
+        if (
+            step is None
+            or not step.is_cancelled
+            or (exits.is_of_signal(error) and not isinstance(error, exits.InterruptedFunction))
+        ):
             raise
         raise StepStoppedError from error
     if step.is_cancelled:
@@ -176,9 +208,13 @@ def _log(begun: Begun, record: AttemptRecord | None, took_s: float) -> None:
         return
     outcome, error = record.outcome, record.outcome.error
     if outcome.status == "wait":
-        log.info("step_deferred", what=what, reason=outcome.detail.get("reason"), again_in_s=round(outcome.retry_in_s, 3))
+        log.info(
+            "step_deferred", what=what, reason=outcome.detail.get("reason"), again_in_s=round(outcome.retry_in_s, 3)
+        )
     elif error is not None and outcome.status == "retry":
-        log.info("step_retried", what=what, code=error.code, error=error.message, again_in_s=round(outcome.retry_in_s, 3))
+        log.info(
+            "step_retried", what=what, code=error.code, error=error.message, again_in_s=round(outcome.retry_in_s, 3)
+        )
     elif error is not None:
         log.warning("step_failed", what=what, code=error.code, error=error.message)
         logs.flush_soon()
@@ -200,9 +236,17 @@ def _lost_before(process: Process, begun: Begun) -> list[dict[str, Any]]:
 def _span(spans: Spans, process: Process, begun: Begun, lost: Mapping[str, Any] | None) -> Iterator[Span]:
     run_id, spec = begun.run_id, begun.spec
     attributes = conventions.step_attributes(
-        spec, run_id, begun.step_id, begun.attempt, worker=begun.worker, tenant=begun.tenant, session=begun.session.rpartition("/")[2]
+        spec,
+        run_id,
+        begun.step_id,
+        begun.attempt,
+        worker=begun.worker,
+        tenant=begun.tenant,
+        session=begun.session.rpartition("/")[2],
     )
-    with spans.step(run_id, begun.step_id, begun.attempt, _parent(process, begun), conventions.step_name(spec), attributes) as span:
+    with spans.step(
+        run_id, begun.step_id, begun.attempt, _parent(process, begun), conventions.step_name(spec), attributes
+    ) as span:
         _attempts[run_id, begun.step_id] = begun.attempt
         if lost:
             span.add_event("attempt_lost", {"cantata.step.attempt": lost["attempt"], "cantata.worker": lost["worker"]})

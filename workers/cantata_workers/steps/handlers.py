@@ -32,4 +32,6 @@ MODULES = (
 
 for each in entry_points(group="cantata.step_handlers"):
     if not isinstance(each.load(), ModuleType):
-        raise TypeError(f"the entry point {each.name} = {each.value!r} of cantata.step_handlers is no module: name one that uses @handles")
+        raise TypeError(
+            f"the entry point {each.name} = {each.value!r} of cantata.step_handlers is no module: name one that uses @handles"
+        )

@@ -41,11 +41,23 @@ def agent_break(context: StepContext) -> Outcome:
     info = _entry(number, agent.instructions[number], context.begun.inputs.get("@input"), output)
     warnings: list[str] = []
     for breaker in agent.chainbreakers:
-        stop, reason, replaced = _call_breaker(context, breaker, (number + 1, output, info), warnings) or (False, "", None)
+        stop, reason, replaced = _call_breaker(context, breaker, (number + 1, output, info), warnings) or (
+            False,
+            "",
+            None,
+        )
         if stop:
-            detail: dict[str, JsonValue] = {"breaker": breaker.function, "reason": str(reason), "original": truncated(output)}
-            context.process.ledger.runs.append_event(context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail)
-            return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
+            detail: dict[str, JsonValue] = {
+                "breaker": breaker.function,
+                "reason": str(reason),
+                "original": truncated(output),
+            }
+            context.process.ledger.runs.append_event(
+                context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail
+            )
+            return Outcome(
+                output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings)
+            )
     return Outcome(output=output, warnings=tuple(warnings))
 
 
@@ -56,12 +68,16 @@ def agent_end(context: StepContext) -> Outcome:
     ledger, run_id = context.process.ledger, context.begun.run_id
     done, ends = (cast("list[str]", context.params[key]) for key in ("done", "ends"))
     ran = [info for info in ledger.reader.infos(run_id, ledger.reader.answering(run_id, done)) if info]
-    texts = [_text(output) for output in ledger.reader.outputs(run_id, ledger.reader.answering(run_id, ends))][: len(ran)]
+    texts = [_text(output) for output in ledger.reader.outputs(run_id, ledger.reader.answering(run_id, ends))][
+        : len(ran)
+    ]
     history = _history(agent, text_input(context), texts)
     detail: dict[str, JsonValue] = {"history": cast(JsonValue, history)} if agent.full_history else {}
     if agent.store_steps:
         kept = ("type", "output", "model_params")
-        detail["steps"] = {f"step_{number}": {key: entry[key] for key in kept if key in entry} for number, entry in enumerate(history)}
+        detail["steps"] = {
+            f"step_{number}": {key: entry[key] for key in kept if key in entry} for number, entry in enumerate(history)
+        }
     if "agentic" in ran[-1]:
         detail["agentic"] = ran[-1]["agentic"]
     return Outcome(output=cast(JsonValue, history) if agent.full_history else texts[-1], detail=detail)
@@ -93,7 +109,9 @@ def _bound(context: StepContext, step: FunctionStep) -> tuple[Callable[..., Any]
     return function, max(count, _MOST_ARGUMENTS) if Parameter.VAR_POSITIONAL in kinds else count
 
 
-def _call_breaker(context: StepContext, step: FunctionStep, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
+def _call_breaker(
+    context: StepContext, step: FunctionStep, arguments: tuple[Any, ...], warnings: list[str]
+) -> tuple[Any, Any, Any] | None:
     """Return the triple of a chainbreaker; None, with a warning, if it cannot be called or returns something else.
 
     Raises StepError if it cannot be imported, or raises what is no `Exception`.
@@ -101,7 +119,9 @@ def _call_breaker(context: StepContext, step: FunctionStep, arguments: tuple[Any
     name = step.function
     breaker, count = _bound(context, step)
     if count not in (None, 2, 3):
-        warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is ignored")
+        warnings.append(
+            f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is ignored"
+        )
         return None
     try:
         stop, reason, output = functions.result_of(context, breaker(*arguments[:count]))

@@ -59,7 +59,8 @@ class ModelTurn:
         answering = reader.answering(run_id, calls) if expands else calls
         results = dict(zip(calls, (_result_of(*ended) for ended in recent.of(run_id, answering)), strict=True))
         answers = tuple(
-            tuple(results[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True)
+            tuple(results[f"{step_id}/t{i}"] for i in range(len(done.calls)))
+            for step_id, done in zip(ids, rounds, strict=True)
         )
         turn = cls(context, rounds, answers)
         memory = rounds[0].memory if rounds else memory_access.recall(context, turn._templates())
@@ -100,7 +101,11 @@ class ModelTurn:
     @property
     def max_tool_rounds(self) -> int:
         """The number of rounds in which the model may call tools."""
-        return self.instruction.max_tool_rounds if isinstance(self.instruction, AgenticStep) else self.agent.max_tool_rounds
+        return (
+            self.instruction.max_tool_rounds
+            if isinstance(self.instruction, AgenticStep)
+            else self.agent.max_tool_rounds
+        )
 
     @property
     def max_steps(self) -> int:
@@ -131,7 +136,9 @@ class ModelTurn:
         first = named if isinstance(named, Model) else definitions.model_of(named or agent.model)
         examples: list[JsonValue] = [{"text": example.input, "label": example.output} for example in agent.examples]
         own = {**agent.params, **params, **({"examples": examples} if examples else {})}
-        return [model.model_copy(update={"params": {**model.params, **own}}) for model in definitions.with_fallbacks(first)]
+        return [
+            model.model_copy(update={"params": {**model.params, **own}}) for model in definitions.with_fallbacks(first)
+        ]
 
     def tools(self) -> tuple[ToolSchema, ...]:
         """Return the schemas of the tools that the model may call."""
@@ -178,7 +185,9 @@ class ModelTurn:
         mode = "minimal"
         if isinstance(self.instruction, AgenticStep):
             mode = self.instruction.history_mode
-            system.append(templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._placeholders)}))
+            system.append(
+                templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._placeholders)})
+            )
         if self.agent.dialect == "json" and known and not self.is_closing:
             system.append("\n".join([JSON_TOOLS, *(_tool_line(tool) for tool in known)]))
         if self.validator and known:  # not every provider takes tools and a schema at once
@@ -237,7 +246,9 @@ def _workflow_schema(name: str, context: StepContext) -> ToolSchema:
     """Return the schema of a workflow from its function's signature, without the parameter that is the Workflow."""
     function = functions.load(context.definitions.workflows[name].function, context.folder)
     first = next(iter(inspect.signature(function).parameters), "")
-    return schemas.schema_of(function, Tool(function=context.definitions.workflows[name].function, values={first: None}), name)
+    return schemas.schema_of(
+        function, Tool(function=context.definitions.workflows[name].function, values={first: None}), name
+    )
 
 
 def _result_of(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
@@ -247,7 +258,9 @@ def _result_of(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
     return ToolResult(value=json.loads(output) if output else None)
 
 
-def _prompt_of(instruction: str | PromptStep | AgenticStep, text: str, placeholders: Mapping[str, str]) -> tuple[str, bool]:
+def _prompt_of(
+    instruction: str | PromptStep | AgenticStep, text: str, placeholders: Mapping[str, str]
+) -> tuple[str, bool]:
     """Return the prompt of an instruction for its input, and whether it uses the input."""
     if isinstance(instruction, AgenticStep):
         return text, True

@@ -35,7 +35,10 @@ def batch_create(context: StepContext) -> Outcome:
     may_exist = request.is_again or context.begun.attempt > 1
     found = context.wait_for(provider_batches.find(model, mark)) if may_exist else None
     if found is None:
-        turns = {row: replace(first, context=_row_context(context, request.agent, text)) for row, text in request.rows.items()}
+        turns = {
+            row: replace(first, context=_row_context(context, request.agent, text))
+            for row, text in request.rows.items()
+        }
         lines = (provider_batches.request_line(row, model, turn.messages(()), schema) for row, turn in turns.items())
         found = context.wait_for(provider_batches.create(model, mark, "".join(lines)))
     return Outcome(output=found, detail={"model": model.model, "batch": found})
@@ -49,13 +52,19 @@ def batch_collect(context: StepContext) -> Outcome:
     model = turn.models()[0]
     batch = _read(context, provider_batches.retrieve(model, batch_id))
     if batch.status in provider_batches.OPEN or (batch.status == "completed" and not batch.files):
-        raise _later(context, f"batch {batch_id} of the provider is {batch.status}: {batch.done} of {len(request.rows)} rows", "batch_open")
+        raise _later(
+            context,
+            f"batch {batch_id} of the provider is {batch.status}: {batch.done} of {len(request.rows)} rows",
+            "batch_open",
+        )
     replies = _read(context, provider_batches.replies(model, batch))
     reason = f"batch {batch_id} of the provider is {batch.status}, without an answer to this row{batch.error and f': {batch.error}'}"
     missing = ErrorInfo(code=f"batch_{batch.status}", message=reason)
     rows = {row: _outcome_of_row(turn, replies.get(row, missing)) for row in request.rows}
     usage = sum((each.usage for each in rows.values()), Usage())
-    output: dict[str, JsonValue] = {row: each.model_dump(mode="json", exclude_defaults=True) for row, each in rows.items()}
+    output: dict[str, JsonValue] = {
+        row: each.model_dump(mode="json", exclude_defaults=True) for row, each in rows.items()
+    }
     return Outcome(output=output, usage=usage, detail={"model": model.model, "batch": batch_id})
 
 
@@ -67,7 +76,9 @@ def batch_cancel(context: StepContext) -> Outcome:
     batch_id = request.batch or _read(context, provider_batches.find(model, str(request.cancels)))
     if batch_id is None and context.begun.failures < MAX_SEARCHES:
         raise _later(context, f"the provider does not list a batch of run {request.cancels}", "batch_unknown")
-    if batch_id and _read(context, provider_batches.retrieve(model, batch_id)).status in provider_batches.OPEN - {"cancelling"}:
+    if batch_id and _read(context, provider_batches.retrieve(model, batch_id)).status in provider_batches.OPEN - {
+        "cancelling"
+    }:
         _read(context, provider_batches.cancel(model, batch_id))
     return Outcome(output=batch_id, detail={"model": model.model, "batch": batch_id})
 

@@ -74,14 +74,18 @@ def team_reply(context: StepContext) -> Outcome:
     if prefix == "final":
         return Outcome(output=rest, detail=detail)
     if "plan" in context.params:
-        return _along_the_plan(context, now, answer, rest if prefix and rest else None).model_copy(update={"detail": detail})
+        return _along_the_plan(context, now, answer, rest if prefix and rest else None).model_copy(
+            update={"detail": detail}
+        )
     if team.strategy == "dynamic_decomposition" and "is_default" not in context.params:
         following = replace(now, number=now.number + 1, last=_own_output(context))
         return Outcome(output=rest, fragment=routing.ask_router(following, context.definitions), detail=detail)
     if not prefix:
         return Outcome(output=answer, detail=detail)
     if now.number >= team.max_internal_steps:
-        return _exhausted(context, f"the last agent requested another step with: {str(rest)[:MAX_QUOTED_CHARS]}", answer)
+        return _exhausted(
+            context, f"the last agent requested another step with: {str(rest)[:MAX_QUOTED_CHARS]}", answer
+        )
     text = _own_output(context) if rest else now.text  # without an input: the same is routed again
     fragment = routing.next_routing_round(replace(now, number=now.number + 1, text=text), context.definitions)
     return Outcome(output=rest, fragment=fragment, detail=detail)
@@ -95,17 +99,25 @@ def team_next(context: StepContext) -> Outcome:
     step = f"{begun.run_id}|{begun.step_id}"
     number = rotation.take(context.process.ledger, tenant=begun.tenant, team=name, session=begun.session, step=step)
     agent = agents[number % len(agents)]
-    fragment = routing.run_next(name, agent, context.definitions, prefix=context.text_param("prefix"), asked=_own_output(context))
+    fragment = routing.run_next(
+        name, agent, context.definitions, prefix=context.text_param("prefix"), asked=_own_output(context)
+    )
     return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, "index": number})
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def _rules_chose(context: StepContext, now: RoutingRound, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
+def _rules_chose(
+    context: StepContext, now: RoutingRound, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]
+) -> Outcome:
     """Return the outcome where a rule or the default chose an agent."""
-    fragment = routing.run_agent(now, agent, context.definitions, asked=_own_output(context), is_default=why["source"] == "default")
-    return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
+    fragment = routing.run_agent(
+        now, agent, context.definitions, asked=_own_output(context), is_default=why["source"] == "default"
+    )
+    return Outcome(
+        output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings)
+    )
 
 
 def _decided(context: StepContext, now: RoutingRound, choice: RouterDecision) -> Outcome:
@@ -141,7 +153,9 @@ def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = 
             "strategy": team.strategy, "chosen_agent": team.default_agent, "source": "default", "refined": False, "fault": fault,
         }  # fmt: skip
         warning = f"the router made no decision, so {team.default_agent!r} answers: {fault}"
-        fragment = routing.run_agent(now, team.default_agent, context.definitions, asked=_own_output(context), is_default=True)
+        fragment = routing.run_agent(
+            now, team.default_agent, context.definitions, asked=_own_output(context), is_default=True
+        )
         return Outcome(output=text, fragment=fragment, detail=detail, warnings=(warning,))
     is_undetermined = team.strategy == "single_agent_dispatch" and was_called
     head = f"{NO_AGENT} (" if is_undetermined else NO_DECISION[team.strategy]
@@ -163,7 +177,9 @@ def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, 
 def _exhausted(context: StepContext, why: str, last: JsonValue) -> Outcome:
     """Return the outcome when no more agents may run; it keeps the last answer."""
     limit = team_of(context).max_internal_steps
-    error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({limit}); {why}", step=context.begun.step_id)
+    error = ErrorInfo(
+        code="exhausted", message=f"[Info] Reached max internal steps ({limit}); {why}", step=context.begun.step_id
+    )
     return Outcome(status="failed", error=error, detail={"last_output": last})
 
 

@@ -21,7 +21,11 @@ def visible_entries(context: StepContext, settings: History, *, max_tokens: int)
         return [], False
     entries = conversations.newest_first(context.process.ledger, context.begun.session)
     newest = next(entries, None)
-    return ([], False) if newest is None else (history.select_entries(chain([newest], entries), settings, max_tokens=max_tokens), True)
+    return (
+        ([], False)
+        if newest is None
+        else (history.select_entries(chain([newest], entries), settings, max_tokens=max_tokens), True)
+    )
 
 
 def visible_to_agent(context: StepContext) -> list[HistoryEntry]:

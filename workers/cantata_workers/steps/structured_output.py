@@ -40,7 +40,9 @@ class AnswerValidator:
             return cast("dict[str, JsonValue]", self._model.model_json_schema())
         for fault in schema_faults(declared):
             where = ".".join(filter(None, ("output.schema", fault.place)))
-            raise StepError(f"{where!r} of agent {self.agent!r} is not a JSON Schema: {fault.message}", code="bad_schema")
+            raise StepError(
+                f"{where!r} of agent {self.agent!r} is not a JSON Schema: {fault.message}", code="bad_schema"
+            )
         return declared
 
     def fault_of(self, reply: ParsedReply, text: str) -> str | None:
@@ -58,7 +60,9 @@ class AnswerValidator:
         except ValueError:
             if reply.response == text:
                 raise
-            return self._checked(json_repair.value_in(reply.response) if isinstance(reply.response, str) else reply.response)
+            return self._checked(
+                json_repair.value_in(reply.response) if isinstance(reply.response, str) else reply.response
+            )
 
     def _checked(self, value: JsonValue) -> JsonValue:
         bounds.check(value, "the reply")
@@ -85,7 +89,9 @@ class AnswerValidator:
 
 def _refuse(faults: Sequence[tuple[str, str]]) -> NoReturn:
     messages = [_truncated(f"{path or 'the reply'}: {message}") for path, message in faults[:MAX_FAULTS]]
-    raise ValueError("; ".join([*messages, *([f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else [])]))
+    raise ValueError(
+        "; ".join([*messages, *([f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else [])])
+    )
 
 
 def _truncated(text: str) -> str:

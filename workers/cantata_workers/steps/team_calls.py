@@ -39,8 +39,14 @@ async def team_ask(context: StepContext) -> Outcome:
     if models[0].model.startswith("local/") and team.strategy == "single_agent_dispatch":
         # the embedded model scores names; what it writes is seldom one of them
         messages = [{"role": "user", "content": text_input(context)}]
-        schema = {"type": "object", "properties": {"chosen_agent": {"enum": [*team.agents]}}, "required": ["chosen_agent"]}
-        examples: list[JsonValue] = [{"text": text or name, "label": name} for name, text in _descriptions(context).items()]
+        schema = {
+            "type": "object",
+            "properties": {"chosen_agent": {"enum": [*team.agents]}},
+            "required": ["chosen_agent"],
+        }
+        examples: list[JsonValue] = [
+            {"text": text or name, "label": name} for name, text in _descriptions(context).items()
+        ]
         models[0] = _with_params(models[0], {"examples": examples})
     try:
         reply = await call_models(context, models, messages, timeout_s=settings.timeout_s, schema=schema)
@@ -76,10 +82,14 @@ def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
         "agent_details": choices.agent_details(_descriptions(context)),
     }
     prompt = templates.fill(settings.template(team.strategy) or choices.DEFAULT_TEMPLATES[team.strategy], placeholders)
-    messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
+    messages: list[Message] = [
+        {"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}
+    ]
     if "fault" in context.params:
         reply = context.begun.inputs.get("@reply")
-        correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.REPLY_FORMS[team.strategy]})
+        correction = templates.fill(
+            CORRECTION, {"fault": context.text_param("fault"), "form": choices.REPLY_FORMS[team.strategy]}
+        )
         messages += [{"role": "assistant", "content": as_compact_text(reply)}] if reply else []
         messages.append({"role": "user", "content": correction})
     return messages

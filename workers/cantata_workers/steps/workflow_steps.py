@@ -49,7 +49,11 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
 
     If all that a recorded activation received is over, this one receives the same, at the recorded time.
     """
-    root, number, name = context.text_param("root") or context.begun.step_id, context.int_param("advance"), context.text_param("workflow")
+    root, number, name = (
+        context.text_param("root") or context.begun.step_id,
+        context.int_param("advance"),
+        context.text_param("workflow"),
+    )
     run_id, reference = context.begun.run_id, context.definitions.workflows[name].function
     function = functions.load(reference, context.folder)
     check_workflow(function, reference)
@@ -65,9 +69,15 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         arguments = {} if replay.is_waiting else arguments_of(function, given)
         outcomes = _outcomes(context, root, replay)
         at, received = clock.now(), sorted(outcomes.keys() - replay.received)
-        is_recorded = recorded_activation is not None and outcomes.keys() | replay.received >= set(recorded_activation.received)
+        is_recorded = recorded_activation is not None and outcomes.keys() | replay.received >= set(
+            recorded_activation.received
+        )
         if recorded_activation and is_recorded:
-            at, received, is_cancelled = recorded_activation.at, list(recorded_activation.received), recorded_activation.cancelled
+            at, received, is_cancelled = (
+                recorded_activation.at,
+                list(recorded_activation.received),
+                recorded_activation.cancelled,
+            )
         with context.process.watched(context.begun, guard.blocked()):
             main = partial(function, Workflow(replay), **arguments)
             if not is_recorded:
@@ -86,16 +96,19 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         detail: dict[str, JsonValue] = {expansion.LAST_ACTIVATION: activation}
         if advance.continues_with is None:
             return Outcome(output=advance.output, detail=detail)
-        return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance, replay.commands), detail=detail)
+        return Outcome(
+            fragment=expansion.continuation(root, context.begun.spec, advance, replay.commands), detail=detail
+        )
     output = advance.activation.model_dump(mode="json", exclude_defaults=True)
     _keep((run_id, root), replay, function, output)
     is_long = before < WARNED_COMMANDS <= len(replay.commands)
     what = f"the workflow has {len(replay.commands):,} commands, all of which are replayed when another process goes on with it"
     warnings = (f"{what}; use wf.continue_as",) if is_long else ()
     return Outcome(
-        output=output, warnings=warnings,
+        output=output,
+        warnings=warnings,
         fragment=expansion.fragment(root, number, context.begun.spec, advance, replay.commands, context.definitions),
-    )  # fmt: skip
+    )
 
 
 def following_advance(last: Begun, last_record: AttemptRecord, ended: Begun, record: AttemptRecord) -> Begun | None:
@@ -104,7 +117,12 @@ def following_advance(last: Begun, last_record: AttemptRecord, ended: Begun, rec
     `last` is the step recorded before it, in the same message. None for a step whose output is null: whether it failed is not recorded yet.
     """
     fragment = last_record.outcome.fragment
-    if last.spec.kind != "workflow.advance" or not fragment or record.outcome.status != "done" or record.output == "null":
+    if (
+        last.spec.kind != "workflow.advance"
+        or not fragment
+        or record.outcome.status != "done"
+        or record.output == "null"
+    ):
         return None
     advance = fragment.steps[-1]
     index = next((name for name, source in advance.reads.items() if source == ended.step_id), None)
@@ -113,9 +131,16 @@ def following_advance(last: Begun, last_record: AttemptRecord, ended: Begun, rec
         return None
     inputs = {expansion.LAST: json.loads(last_record.output), index: json.loads(record.output)}
     return replace(
-        ended, step_id=advance.id, attempt=1, spec=advance, given=None, failures=0, inputs=inputs,
-        asked_at=time.monotonic(), waited_s=None,
-    )  # fmt: skip
+        ended,
+        step_id=advance.id,
+        attempt=1,
+        spec=advance,
+        given=None,
+        failures=0,
+        inputs=inputs,
+        asked_at=time.monotonic(),
+        waited_s=None,
+    )
 
 
 def _take(context: StepContext, root: str, number: int, function: Callable[..., Any]) -> Replay | None:
@@ -168,12 +193,19 @@ def _outcomes(context: StepContext, root: str, replay: Replay) -> dict[int, Comm
     wanted = [*(new if replay.is_waiting else replay.received.union(new)) - outcomes.keys()]
     steps = [expansion.step_id(root, replay.commands[index]) for index in wanted]
     found = context.process.ledger.reader.outcomes(context.begun.run_id, steps) if steps else []
-    return outcomes | {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
+    return outcomes | {
+        index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER
+    }
 
 
 def _in_order(
-    context: StepContext, root: str, replay: Replay, main: Callable[[], Any], outcomes: Mapping[int, CommandOutcome], received: list[int]
-) -> list[int]:  # fmt: skip
+    context: StepContext,
+    root: str,
+    replay: Replay,
+    main: Callable[[], Any],
+    outcomes: Mapping[int, CommandOutcome],
+    received: list[int],
+) -> list[int]:
     """Return the commands whose outcomes came since the last activation in the order in which they ended, if the code can tell it."""
     if len(received) < 2:
         return received
@@ -188,29 +220,47 @@ def _in_order(
 @handles("workflow.start")
 def workflow_start(context: StepContext) -> Outcome:
     """Begin a run of its own of a workflow or a chain, and return its id. Another attempt of this step finds the same run."""
-    begun, definitions, ledger, name = context.begun, context.definitions, context.process.ledger, context.text_param("workflow")
+    begun, definitions, ledger, name = (
+        context.begun,
+        context.definitions,
+        context.process.ledger,
+        context.text_param("workflow"),
+    )
     run_id = id_of_key(f"{begun.run_id}\n{begun.step_id}")
     if ledger.runs.is_known(run_id):
         return Outcome(output=run_id)
-    node = ChainNode(node_id=name, kind="workflow" if name in definitions.workflows else "chain", name=name, input=context.node_input)
+    node = ChainNode(
+        node_id=name, kind="workflow" if name in definitions.workflows else "chain", name=name, input=context.node_input
+    )
     request = ChainRequest(chain_id=run_id[:8], nodes=[node], entry_node=name)
     faults, code = checks.check(request, definitions)
     try:
         if faults:
             raise ConfigError(faults, code=code)
         text = request.model_dump_json(exclude_defaults=True)
-        own = {key: label for key, label in ledger.runs.request_of(begun.run_id)[3].items() if key not in (FORKED_FROM, FORKED_AT)}
+        own = {
+            key: label
+            for key, label in ledger.runs.request_of(begun.run_id)[3].items()
+            if key not in (FORKED_FROM, FORKED_AT)
+        }
         with ledger.quotas.start(begun.tenant, definitions.limits.quota_of(begun.tenant), len(text)):
             accepted = accept_run(
-                ledger, run_id, kind="chain", request=text, definitions=definitions,
-                definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions), labels={**own, STARTED_BY: begun.run_id},
+                ledger,
+                run_id,
+                kind="chain",
+                request=text,
+                definitions=definitions,
+                definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions),
+                labels={**own, STARTED_BY: begun.run_id},
                 timeout=workflow_timeout(name, definitions),
-            )  # fmt: skip
+            )
     except ConfigError as error:
         raise StepError(f"wf.start({name!r}): {error}", code=error.code) from error
     except UnavailableError as error:  # Redis is nearly full
         raise MustWait(FULL_WAIT_S, str(error)) from error
-    context.process.send([(run_id, Ready(START, Spec(kind="run.start", decides=True, expands=True), accepted.priority))])
+    context.process.send(
+        [(run_id, Ready(START, Spec(kind="run.start", decides=True, expands=True), accepted.priority))]
+    )
     return Outcome(output=run_id)
 
 

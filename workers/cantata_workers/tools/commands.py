@@ -36,7 +36,10 @@ def proc_run(context: StepContext) -> Outcome:
     arguments, stdin = _arguments(context, command)
     done = _run(command, arguments, stdin, context.folder, limit_bytes=context.definitions.limits.output_bytes)
     secrets = secrets_in(os.environ)
-    stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not recognized
+    stdout, stderr = (
+        redact(done.stdout, secrets),
+        redact(done.stderr, secrets),
+    )  # before anything is cut: half a secret is not recognized
     if stderr.strip():
         log.info("command_output", command=name, stderr=stderr.strip()[-LOGGED_CHARS:])
     if done.returncode != 0:
@@ -50,7 +53,9 @@ def _arguments(context: StepContext, command: Command) -> tuple[list[str], str]:
     given = context.node_input
     unknown = sorted(set(given) - {"args", "stdin"})
     if unknown:
-        raise StepError(f"a proc node takes 'args' (a list of texts) and 'stdin' (text), not {unknown[0]!r}", code="bad_arguments")
+        raise StepError(
+            f"a proc node takes 'args' (a list of texts) and 'stdin' (text), not {unknown[0]!r}", code="bad_arguments"
+        )
     args = given.get("args") or []
     if not isinstance(args, list) or not all(isinstance(arg, str | int | float) for arg in args):
         raise StepError(f"'args' must be a list of texts, not {args!r}", code="bad_arguments")
@@ -62,20 +67,27 @@ def _arguments(context: StepContext, command: Command) -> tuple[list[str], str]:
 
 def _run(
     command: Command, arguments: list[str], stdin: str, folder: str | None, *, limit_bytes: int
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; kill it, with those that it started, past its time limit or once it has written too much."""
     started_with = [*command.command, *arguments]
     encoding = locale.getencoding()
     try:
         process = subprocess.Popen(
-            started_with, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=environment(command.env),
+            started_with,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env=environment(command.env),
             bufsize=0,
-        )  # fmt: skip
+        )
     except FileNotFoundError as error:
         raise StepError(f"command {command.command[0]!r} is not installed on this worker", code="proc_error") from error
     with process:
         try:
-            written = _communicate(process, stdin.encode(encoding, "replace"), timeout_s=command.timeout_s, limit_bytes=limit_bytes)
+            written = _communicate(
+                process, stdin.encode(encoding, "replace"), timeout_s=command.timeout_s, limit_bytes=limit_bytes
+            )
         except BaseException:  # also of a signal: nobody would read what it goes on to write
             kill_descendants(process.pid)
             process.kill()
@@ -84,7 +96,9 @@ def _run(
     return subprocess.CompletedProcess(started_with, process.returncode, out, err)
 
 
-def _communicate(process: subprocess.Popen[bytes], stdin: bytes, *, timeout_s: float, limit_bytes: int) -> tuple[bytes, bytes]:
+def _communicate(
+    process: subprocess.Popen[bytes], stdin: bytes, *, timeout_s: float, limit_bytes: int
+) -> tuple[bytes, bytes]:
     """Return what a process writes to both of its outputs until it has ended. Raises StepError past one of the limits.
 
     `Popen.communicate` has no limit of the size, and what a command writes may be endless.

@@ -36,7 +36,9 @@ from cantata_workers.tools.memory_access import WorkerToolContext
 from cantata_workers.tools.schemas import CONTEXT as CONTEXT
 from cantata_workers.tools.schemas import Function
 
-AGAIN_S = 10.0  # many steps may wait for a module; one that starts a thread and then fails would start one with each of them
+AGAIN_S = (
+    10.0  # many steps may wait for a module; one that starts a thread and then fails would start one with each of them
+)
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +57,11 @@ def tool_call(context: StepContext) -> Outcome:
     function, label = _function(tool, context)
     by_model = context.begun.spec.is_asked_by_model
     given = context.node_input
-    given = schemas.bind(function, tool, given) if by_model else schemas.with_defaults(function, given, context.mapped_names)
+    given = (
+        schemas.bind(function, tool, given)
+        if by_model
+        else schemas.with_defaults(function, given, context.mapped_names)
+    )
     arguments = _with_values(tool, given)
     if schemas.wants_context(function):
         arguments = {**arguments, CONTEXT: WorkerToolContext.of(context)}
@@ -168,7 +174,11 @@ def unload_folder() -> None:
         with suppress(ValueError):  # code of the folder may have changed the path
             sys.path.remove(_imported_from)
         folder, _imported_from = Path(_imported_from), None
-        named = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] not in OURS and "/" not in name}
+        named = {
+            name: module
+            for name, module in sys.modules.copy().items()
+            if name.partition(".")[0] not in OURS and "/" not in name
+        }
         own = [name for name, module in named.items() if lies_in(module, folder)]
         for name in own:  # only now: the path of a package without a file is computed from that of its parent package
             del sys.modules[name]
@@ -178,13 +188,17 @@ def lies_in(module: object, folder: Path) -> bool:
     """Return whether a module is in a folder: its file, or the folder of a package without one. Installed modules are not."""
     file = getattr(module, "__file__", None)
     paths = [Path(path) for path in ([file] if file else getattr(module, "__path__", ()))]
-    return any(path.is_relative_to(folder) and not sources.INSTALLED & set(path.relative_to(folder).parts) for path in paths)
+    return any(
+        path.is_relative_to(folder) and not sources.INSTALLED & set(path.relative_to(folder).parts) for path in paths
+    )
 
 
 def _with_values(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     fixed = sorted(tool.values.keys() & arguments.keys())
     if fixed:
-        raise StepError(f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments")
+        raise StepError(
+            f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments"
+        )
     return {**arguments, **tool.values}
 
 
@@ -217,7 +231,9 @@ def call(
         return cast(JsonValue, result_of(context, function(**arguments)))
     except MemoryError as error:
         traceback.clear_frames(error.__traceback__)  # frees memory, which reporting the error needs
-        raise StepError(f"{name} ran out of memory{resource_limits.limit_note()}", code="tool_error", retryable=True) from None
+        raise StepError(
+            f"{name} ran out of memory{resource_limits.limit_note()}", code="tool_error", retryable=True
+        ) from None
     except Exception as error:  # whatever a user's function raises is its outcome
         if is_failure(error):
             log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
@@ -236,6 +252,8 @@ def result_of(context: StepContext, value: Any) -> Any:
     try:
         return exits.result_of(future)
     except CancelledError:
-        if future.cancelled():  # nobody but the code has cancelled it: a function that is to stop is killed with its process
+        if (
+            future.cancelled()
+        ):  # nobody but the code has cancelled it: a function that is to stop is killed with its process
             raise asyncio.CancelledError from None
         raise

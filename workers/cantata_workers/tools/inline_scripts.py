@@ -44,7 +44,9 @@ def _missing(script: ScriptReference) -> str:
 def load(script: ScriptReference, context: StepContext) -> Function:
     """Return the function of a script. Raises StepError."""
     if context.begun.spec.queue != QUEUE:
-        raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
+        raise StepError(
+            f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import"
+        )
     known = _functions.get((script.digest, script.function))
     if known is None:
         folder = context.definitions.folder
@@ -85,14 +87,20 @@ def _is_of_import(error: BaseException, own: str) -> bool:
     """Return whether an error comes of a module that a script imports, not of its own text, whose file is called `own`."""
     if isinstance(error, ImportError) or (isinstance(error, SyntaxError) and error.filename != own):
         return True
-    return any(frame.name == "<module>" and frame.filename != own for frame in traceback.extract_tb(error.__traceback__))
+    return any(
+        frame.name == "<module>" and frame.filename != own for frame in traceback.extract_tb(error.__traceback__)
+    )
 
 
 def _failed_modules(error: BaseException, text: str) -> Iterator[str]:
     """Yield the top-level modules that a script imports and that failed: they are not loaded, or an import in one of their files failed."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     file = Path(str(error.filename) if isinstance(error, SyntaxError) else frames[-1])
-    yield from (name for name in sources.imported_by(text.encode()) if name not in sys.modules or name in (*file.parts, file.stem))
+    yield from (
+        name
+        for name in sources.imported_by(text.encode())
+        if name not in sys.modules or name in (*file.parts, file.stem)
+    )
 
 
 def _text(script: ScriptReference, folder: str | None) -> str | None:

@@ -44,7 +44,9 @@ class WorkerToolContext(ToolContext):
 
 def bank_of(context: StepContext) -> MemoryStore:
     """Return the memory bank of the run's tenant."""
-    return MemoryStore(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits, of_run=True)
+    return MemoryStore(
+        context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits, of_run=True
+    )
 
 
 def session_of(begun: Begun) -> str | None:
@@ -59,18 +61,26 @@ def agent_memory(context: StepContext) -> Outcome:
     lines = memory_commands.parse(text_input(context))
     commands = len(lines) - sum(isinstance(line, str) for line in lines)
     if commands > MAX_COMMANDS:
-        message = f"the text has {commands:,} memory commands, each of which is a call to Redis; {MAX_COMMANDS:,} are allowed"
+        message = (
+            f"the text has {commands:,} memory commands, each of which is a call to Redis; {MAX_COMMANDS:,} are allowed"
+        )
         raise StepError(message, code="too_many_commands")
-    return Outcome(output="\n".join(_answers(lines, bank, namespace, max_chars=context.definitions.limits.output_bytes)))
+    return Outcome(
+        output="\n".join(_answers(lines, bank, namespace, max_chars=context.definitions.limits.output_bytes))
+    )
 
 
-def _answers(lines: Iterable[str | MemoryCommand], bank: MemoryStore, namespace: str, *, max_chars: int) -> Iterator[str]:
+def _answers(
+    lines: Iterable[str | MemoryCommand], bank: MemoryStore, namespace: str, *, max_chars: int
+) -> Iterator[str]:
     """Yield the lines with commands replaced by answers. Raises StepError as soon as they exceed the size of an output."""
     for line in lines:
         answer = line if isinstance(line, str) else _execute(line, bank, namespace)
         max_chars -= len(answer)
         if max_chars < 0:
-            raise StepError("the answers to its memory commands are too large (limits.output_bytes)", code="output_too_large")
+            raise StepError(
+                "the answers to its memory commands are too large (limits.output_bytes)", code="output_too_large"
+            )
         yield answer
 
 
@@ -79,7 +89,13 @@ def recall(context: StepContext, texts: Iterable[str]) -> dict[str, str | None]:
 
     The session's memories win over the tenant's.
     """
-    names = {name: _address(name) for text in texts if MEMORY in text for name in templates.names(text) if name.startswith(MEMORY)}
+    names = {
+        name: _address(name)
+        for text in texts
+        if MEMORY in text
+        for name in templates.names(text)
+        if name.startswith(MEMORY)
+    }
     wanted = {name: address for name, address in names.items() if address}
     if not wanted:
         return {}

@@ -94,7 +94,9 @@ def bind(function: Function, tool: Tool, arguments: Mapping[str, JsonValue]) -> 
     return {**named, **(given.model_extra or {})}
 
 
-def with_defaults(function: Function, arguments: Mapping[str, JsonValue], mapped: Collection[str]) -> dict[str, JsonValue]:
+def with_defaults(
+    function: Function, arguments: Mapping[str, JsonValue], mapped: Collection[str]
+) -> dict[str, JsonValue]:
     """Return arguments without those of `mapped` that are null, as of a missing input, where the function has a default."""
     if not any(arguments.get(name, ...) is None for name in mapped):
         return dict(arguments)
@@ -162,9 +164,15 @@ def _schema(visible: _VisibleParameters, tool: Tool) -> dict[str, JsonValue]:
 
 def _unseen(function: Function, tool: Tool) -> frozenset[str]:
     """Return the parameters that a model does not see. Those that the decorator hides stay hidden in any configuration."""
-    unseen = tool.unseen.union(cast("list[str]", settings_of(function).get("hidden", [])), [CONTEXT] if wants_context(function) else [])
+    unseen = tool.unseen.union(
+        cast("list[str]", settings_of(function).get("hidden", [])), [CONTEXT] if wants_context(function) else []
+    )
     shown = tool.parameters and tool.parameters.get("properties")
-    return unseen.union((signature_of(function) or ANYTHING).parameters.keys() - shown) if isinstance(shown, dict) else unseen
+    return (
+        unseen.union((signature_of(function) or ANYTHING).parameters.keys() - shown)
+        if isinstance(shown, dict)
+        else unseen
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -174,11 +182,18 @@ def _parameters_of(function: Function, unseen: frozenset[str]) -> _VisibleParame
     takes_any = any(each.kind is each.VAR_KEYWORD for each in seen)
     description, documented = _parse_docstring(function)
     if bare := [each.name for each in seen if each.kind is each.POSITIONAL_ONLY and each.default is each.empty]:
-        raise StepError(f"{bare[0]!r} of {_name(function)} is positional-only, so it cannot be given by name", code="tool_schema")
+        raise StepError(
+            f"{bare[0]!r} of {_name(function)} is positional-only, so it cannot be given by name", code="tool_schema"
+        )
     try:
         hints = _hints(function, named)
-        fields = {_field(number): _declared(each, hints[each.name], documented.get(each.name)) for number, each in enumerate(named)}
-        config = ConfigDict(extra="allow" if takes_any else "forbid", coerce_numbers_to_str=True)  # a model may write an order's number so
+        fields = {
+            _field(number): _declared(each, hints[each.name], documented.get(each.name))
+            for number, each in enumerate(named)
+        }
+        config = ConfigDict(
+            extra="allow" if takes_any else "forbid", coerce_numbers_to_str=True
+        )  # a model may write an order's number so
         model: type[BaseModel] = create_model("Arguments", __config__=config, **cast(Any, fields))
     except Exception as error:  # annotations are expressions, and some types fail only when they are inspected
         raise _no_schema(function, error, named) from error
@@ -208,7 +223,9 @@ def _hints(function: Function, parameters: Sequence[Parameter]) -> dict[str, Any
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
-    holder.__annotations__ = {each.name: Any if each.annotation is each.empty else each.annotation for each in parameters}
+    holder.__annotations__ = {
+        each.name: Any if each.annotation is each.empty else each.annotation for each in parameters
+    }
     return get_type_hints(holder, getattr(inner, "__globals__", vars(module) if module else {}), include_extras=True)
 
 
@@ -219,7 +236,12 @@ def _parse_docstring(function: Function) -> tuple[str, Mapping[str, str]]:
         doc = docstring_parser.parse(text)
     except docstring_parser.ParseError:
         return text, {}
-    parameters = {name.strip(" *"): each.description for each in doc.params if each.description for name in each.arg_name.split(",")}
+    parameters = {
+        name.strip(" *"): each.description
+        for each in doc.params
+        if each.description
+        for name in each.arg_name.split(",")
+    }
     return (doc.description or "").strip(), parameters
 
 
@@ -236,7 +258,11 @@ def _name(function: Function) -> str:
 
 def _schema_fault(function: Function, parameter: Parameter) -> str | None:
     """Return why a parameter has no JSON schema; None if it has one."""
-    kind = parameter.annotation if isinstance(parameter.annotation, str) else inspect.formatannotation(parameter.annotation)
+    kind = (
+        parameter.annotation
+        if isinstance(parameter.annotation, str)
+        else inspect.formatannotation(parameter.annotation)
+    )
     try:
         TypeAdapter(_hints(function, [parameter])[parameter.name]).json_schema()
     except PydanticUserError:

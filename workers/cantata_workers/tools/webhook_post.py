@@ -29,19 +29,45 @@ HOST_POSTS = 4  # at once, to one host, by one worker: a dead one occupies no mo
 TENANT_POSTS = 12  # at once, for one tenant, by one worker: the other slots are for others, whatever its hosts do
 LOOKUPS = 16  # of hosts at once; those that hang occupy these threads, and not the loop's, which model calls use
 KEY_PREFIX = "whsec_"  # of a secret in base64
-SPECIAL_IPV4 = tuple(map(ipaddress.IPv4Network, (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
-    "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24",
-    "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-)))  # fmt: skip
+SPECIAL_IPV4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.31.196.0/24",
+            "192.52.193.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "192.175.48.0/24",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+        ),
+    )
+)
 """The special-purpose addresses of IANA's registry, and multicast; versions of Python know different ones."""
 GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
 """All other addresses are local, of a site, multicast, reserved, or carry an IPv4 address."""
-SPECIAL_IPV6 = tuple(map(ipaddress.IPv6Network, (
-    "2001::/23",  # IETF protocols: Teredo, which carries an IPv4 address, benchmarks, ORCHID
-    "2001:db8::/32", "3fff::/20",  # documentation
-    "2002::/16",  # 6to4, which carries an IPv4 address
-)))  # fmt: skip
+SPECIAL_IPV6 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "2001::/23",  # IETF protocols: Teredo, which carries an IPv4 address, benchmarks, ORCHID
+            "2001:db8::/32",
+            "3fff::/20",  # documentation
+            "2002::/16",  # 6to4, which carries an IPv4 address
+        ),
+    )
+)
 
 
 class NoAnswer(Exception):
@@ -93,11 +119,17 @@ async def _post(hook: Webhook, message_id: str, body: bytes) -> int:
     }  # fmt: skip
     url = httpx.URL(hook.url)
     host = url.netloc.decode()
-    address = await _address_of(url.host, url.port or (443 if url.scheme == "https" else 80), allow_private=hook.allow_private)
+    address = await _address_of(
+        url.host, url.port or (443 if url.scheme == "https" else 80), allow_private=hook.allow_private
+    )
     async with (
         httpx.AsyncClient(timeout=POST_S, trust_env=False, verify=_tls()) as client,
         client.stream(
-            "POST", url.copy_with(host=address), content=body, headers={**headers, "host": host}, extensions={"sni_hostname": url.host}
+            "POST",
+            url.copy_with(host=address),
+            content=body,
+            headers={**headers, "host": host},
+            extensions={"sni_hostname": url.host},
         ) as answer,
     ):  # the connection goes to the address that was checked: the host's name is not looked up again
         return answer.status_code  # its body may have no end, and is not read: the connection is closed
@@ -128,9 +160,15 @@ def sign(secret: str, message_id: str, signed_at: int, body: bytes) -> str:
     A secret that begins with `whsec_` is the base64 of the key, any other the key itself. Raises StepError if it is empty or not base64.
     """
     try:
-        key = base64.b64decode(secret.removeprefix(KEY_PREFIX), validate=True) if secret.startswith(KEY_PREFIX) else secret.encode()
+        key = (
+            base64.b64decode(secret.removeprefix(KEY_PREFIX), validate=True)
+            if secret.startswith(KEY_PREFIX)
+            else secret.encode()
+        )
     except Base64Error:
-        raise StepError(f"the secret of the webhook begins with {KEY_PREFIX!r}, but the rest is not base64; correct the variable") from None
+        raise StepError(
+            f"the secret of the webhook begins with {KEY_PREFIX!r}, but the rest is not base64; correct the variable"
+        ) from None
     if not key:
         raise StepError("the secret of the webhook is empty; set its variable in the environment of the workers")
     digest = hmac.new(key, f"{message_id}.{signed_at}.".encode() + body, hashlib.sha256).digest()

@@ -41,7 +41,12 @@ async def webhook_deliver(context: StepContext) -> Outcome:
     request = stored(WebhookRequest, context.params["delivery"])
     hook = context.definitions.webhooks.get(request.to) or Webhook(url=request.to)
     is_counted = context.begun.failures > 0  # an earlier attempt was to post
-    if request.alert and request.event == "failure" and not is_counted and not await _in_thread(_is_due, context, request):
+    if (
+        request.alert
+        and request.event == "failure"
+        and not is_counted
+        and not await _in_thread(_is_due, context, request)
+    ):
         return Outcome(output={"posted": False})
     from cantata_workers.tools.webhook_post import NoAnswer, PostsBusy, place, post  # noqa: PLC0415  # loads httpx, which few processes need
 
@@ -55,12 +60,16 @@ async def webhook_deliver(context: StepContext) -> Outcome:
     except NoAnswer as error:
         raise _failure(context, request, f"{request.to}: {error}") from None
     except StepError as error:
-        raise error if error.code == "address_refused" else _failure(context, request, f"{request.to}: {error}") from None
+        raise (
+            error if error.code == "address_refused" else _failure(context, request, f"{request.to}: {error}")
+        ) from None
     fault_points.at("tool-finished")
     if 200 <= status < 300:
         return Outcome(output={"posted": True, "status": status})
     if status == 410:
-        raise StepError(f"{request.to} answered 410: it wants no more messages; remove the webhook", code="webhook_gone")
+        raise StepError(
+            f"{request.to} answered 410: it wants no more messages; remove the webhook", code="webhook_gone"
+        )
     hint = "; redirects are not followed: set 'url' to the new place" if 300 <= status < 400 else ""
     raise _failure(context, request, f"{request.to} answered {status}{hint}")
 
@@ -80,7 +89,8 @@ def _failure(context: StepContext, request: WebhookRequest, message: str) -> Ste
     delay_s = min(MAX_DELAY_S, MIN_DELAY_S * 2.0 ** min(context.begun.failures, 20)) * (0.5 + random.random() / 2)
     if clock.now() + delay_s > request.at_ms / 1000 + GIVE_UP_S:
         return StepError(
-            f"{message}; it is given up after 24 h: `submit runs retry {context.begun.run_id}` posts it again", code="webhook_failed"
+            f"{message}; it is given up after 24 h: `submit runs retry {context.begun.run_id}` posts it again",
+            code="webhook_failed",
         )
     return StepError(message, code="webhook_failed", retryable=True, retry_after_s=delay_s)
 
@@ -92,7 +102,13 @@ def _is_due(context: StepContext, request: WebhookRequest) -> bool:
     alert = context.definitions.alerts[str(request.alert)]
     name = f"{context.begun.definitions[:16]}:{request.alert}:{context.begun.tenant}"
     return alert_counts.is_due(
-        context.process.ledger, name, request.run_id, request.at_ms, request.id, count=alert.count, within_s=alert.within_s
+        context.process.ledger,
+        name,
+        request.run_id,
+        request.at_ms,
+        request.id,
+        count=alert.count,
+        within_s=alert.within_s,
     )
 
 
@@ -105,8 +121,18 @@ def _message(context: StepContext, request: WebhookRequest, hook: Webhook) -> st
     if request.run_id:
         about |= {"run_id": request.run_id, "status": request.status}
     about |= {name: value for name, value in (("step", request.step), ("alert", request.alert)) if value}
-    kind = "alert" if request.alert else "test" if request.event == "test" else f"{'run' if request.run_id else 'batch'}.{request.event}"
-    whole: dict[str, JsonValue] = {"type": kind, "timestamp": datetime.fromtimestamp(request.at_ms / 1000, UTC).isoformat(), "data": about}
+    kind = (
+        "alert"
+        if request.alert
+        else "test"
+        if request.event == "test"
+        else f"{'run' if request.run_id else 'batch'}.{request.event}"
+    )
+    whole: dict[str, JsonValue] = {
+        "type": kind,
+        "timestamp": datetime.fromtimestamp(request.at_ms / 1000, UTC).isoformat(),
+        "data": about,
+    }
     if kind.startswith("run.") and hook.body == "result":
         text = to_json({**whole, "data": {**about, **_result(context, request.run_id)}})
         if len(text.encode()) <= MAX_BYTES:

@@ -46,7 +46,10 @@ class RunGraph:
     def steps(self) -> list[StepView]:
         """Return the steps in the order of their start; steps that did not start come last."""
         ready = self._ready()
-        order = sorted(self.shown, key=lambda step_id: (self._at(step_id).first_ms or self._at(step_id).ended_ms or float("inf"), step_id))
+        order = sorted(
+            self.shown,
+            key=lambda step_id: (self._at(step_id).first_ms or self._at(step_id).ended_ms or float("inf"), step_id),
+        )
         return [self.step(step_id, ready.get(step_id)) for step_id in order]
 
     def step(self, step_id: str, ready_ms: int | None = None) -> StepView:
@@ -56,7 +59,10 @@ class RunGraph:
         is_over = cell.state in STEP_OVER
         ended = at.ended_ms if is_over else None
         closed = self.snapshot.run.closed_at
-        error, usage = cast("dict[str, Any] | None", info.get("error")), cast("dict[str, Any] | None", info.get("usage"))
+        error, usage = (
+            cast("dict[str, Any] | None", info.get("error")),
+            cast("dict[str, Any] | None", info.get("usage")),
+        )
         return StepView(
             id=step_id,
             name=name_of(step_id, work),
@@ -131,18 +137,26 @@ class RunGraph:
         for source in self.shown:
             for target, label, wakes in self.parts.edges.get(source, ()):
                 if target in self.shown:
-                    yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
+                    yield EdgeView(
+                        source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label)
+                    )
         for expansion in self.parts.expansions.values():
-            for source, target, label, wakes in cast("list[tuple[str, str, str, bool]]", expansion.get("counted") or []):
+            for source, target, label, wakes in cast(
+                "list[tuple[str, str, str, bool]]", expansion.get("counted") or []
+            ):
                 if source in self.shown and target in self.shown:
-                    yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
+                    yield EdgeView(
+                        source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label)
+                    )
 
     def _past_items(self) -> Iterator[EdgeView]:
         """Yield edges from a map to its gather, in place of the items that are not displayed."""
         for owner, items in self.folded.maps.items():
             gather = f"{owner}/{GATHER}"
             if owner in self.shown and gather in self.shown and items.total > self.folded.limits[owner]:
-                yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items))
+                yield EdgeView(
+                    source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items)
+                )
 
     def _is_gathered(self, gather: str, items: ItemCounts) -> bool | None:
         """Return whether the items led to their gather: not if it never started, because an item failed or the run was closed."""
@@ -153,7 +167,9 @@ class RunGraph:
 
     def _parents(self) -> dict[str, str]:
         """Return step → its parent step; steps of the initial plan have none."""
-        parents = {step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner}
+        parents = {
+            step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner
+        }
         for parent, expansion in self.parts.expansions.items():
             parents |= dict.fromkeys(cast("list[str]", expansion.get("ids") or []), parent)
         return parents

@@ -22,7 +22,9 @@ COUNTED_AS: Mapping[str, str] = {
 class ItemCounts:
     """Counts of a map's items by state."""
 
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("waiting", "running", "done", "failed", "skipped"), 0))
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("waiting", "running", "done", "failed", "skipped"), 0)
+    )
 
     @property
     def total(self) -> int:
@@ -74,4 +76,6 @@ def _state(snapshot: Snapshot, item: str) -> str:
     last = snapshot.steps.get(snapshot.answering(item), cell)
     if last.state in STEP_OVER:
         return COUNTED_AS[last.state]
-    return "running" if cell.state in STEP_OVER else COUNTED_AS.get(cell.state, "running" if cell.attempt else "waiting")
+    return (
+        "running" if cell.state in STEP_OVER else COUNTED_AS.get(cell.state, "running" if cell.attempt else "waiting")
+    )

@@ -35,7 +35,9 @@ class StepView(Value):
     name: str = Field(description="the display name: a node, an agent, a tool, or a decision")
     kind: str = Field(description="its step kind, which has a handler")
     work: str = Field(description="the agent or tool, such as `agents:writer`")
-    internal: bool = Field(default=False, description="whether it only organizes other steps; the pages hide it at first")
+    internal: bool = Field(
+        default=False, description="whether it only organizes other steps; the pages hide it at first"
+    )
     queue: str = Field(description="its queue")
     state: ShownState = Field(description="its state; `timed_out`: no signal came before its deadline")
     attempt: int = Field(description="number of attempts that were started")
@@ -96,7 +98,9 @@ class AttemptView(Value):
     ended_at: float | None = None
     worker: str | None = None
     end: str | None = Field(
-        default=None, description="the type of its end; null while it runs", json_schema_extra={"enum": [*ATTEMPT_ENDS, None]}
+        default=None,
+        description="the type of its end; null while it runs",
+        json_schema_extra={"enum": [*ATTEMPT_ENDS, None]},
     )
     error: ErrorInfo | None = None
 
@@ -114,7 +118,9 @@ class MessageView(Value):
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
-    reasoning: str = Field(default="", description="what the model thought before it wrote this, as far as people can read it")
+    reasoning: str = Field(
+        default="", description="what the model thought before it wrote this, as far as people can read it"
+    )
     calls: list[CallView] = Field(default_factory=list)
     call_id: str | None = Field(default=None, description="of a tool message: the call it answers")
     name: str | None = Field(default=None, description="of a tool message: the tool")
@@ -126,7 +132,9 @@ class StepDetail(Value):
     """Details of one step."""
 
     step: StepView = Field(description="without `ready_at`, which only the graph has")
-    params: dict[str, JsonValue] = Field(default_factory=dict, description="its parameters: the static input of a node, arguments")
+    params: dict[str, JsonValue] = Field(
+        default_factory=dict, description="its parameters: the static input of a node, arguments"
+    )
     inputs: dict[str, JsonValue] = Field(default_factory=dict, description="the outputs it reads, by name")
     given: JsonValue = Field(default=None, description="a value of its own, such as a map item")
     output: JsonValue = None
@@ -153,4 +161,6 @@ class RunComparison(Value):
 
     left: RunDetail
     right: RunDetail
-    steps: list[StepComparison] = Field(description="the steps in the order of their start in the left run; items of maps are counted only")
+    steps: list[StepComparison] = Field(
+        description="the steps in the order of their start in the left run; items of maps are counted only"
+    )

@@ -64,11 +64,17 @@ class RunPages:
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
         shown = _newest(folded.shown, moments)
-        run_graph = RunGraph(snapshot, folded, self._ledger.reader.parts(run_id, shown), moments, dict.fromkeys(shown).keys())
+        run_graph = RunGraph(
+            snapshot, folded, self._ledger.reader.parts(run_id, shown), moments, dict.fromkeys(shown).keys()
+        )
         return GraphView(
-            run=self._detail(snapshot), offset=snapshot.offset, more=len(shown) < len(folded.shown),
-            steps=run_graph.steps(), edges=run_graph.edges, maps=run_graph.maps(),
-        )  # fmt: skip
+            run=self._detail(snapshot),
+            offset=snapshot.offset,
+            more=len(shown) < len(folded.shown),
+            steps=run_graph.steps(),
+            edges=run_graph.edges,
+            maps=run_graph.maps(),
+        )
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """Return the details of one step. Raises UnknownRunError for a step that does not exist."""
@@ -101,9 +107,15 @@ class RunPages:
         """Return two runs side by side, with the steps of both by id."""
         views = [self.graph(tenant, each) for each in (run_id, other)]
         left, right = ({step.id: step for step in view.steps if not step.internal} for view in views)
-        done = [step_id for step_id in left if step_id in right and left[step_id].state == right[step_id].state == "done"][:MAX_VALUES]
+        done = [
+            step_id for step_id in left if step_id in right and left[step_id].state == right[step_id].state == "done"
+        ][:MAX_VALUES]
         outputs = zip(*(self._ledger.reader.beginnings(each, done) for each in (run_id, other)), strict=True)
-        same = {step_id: one == two for step_id, (one, two) in zip(done, outputs, strict=True) if not (one.is_cut and one == two)}
+        same = {
+            step_id: one == two
+            for step_id, (one, two) in zip(done, outputs, strict=True)
+            if not (one.is_cut and one == two)
+        }
         steps = [
             StepComparison(id=step_id, left=left.get(step_id), right=right.get(step_id), same_output=same.get(step_id))
             for step_id in [*left, *(step_id for step_id in right if step_id not in left)]
@@ -119,9 +131,13 @@ class RunPages:
             request = json.loads(snapshot.request)
         answer = truncation.value(self._answer(snapshot, truncation))
         return RunDetail(
-            **dict(snapshot.run), request=request, answer=answer, forked_from=snapshot.run.labels.get(FORKED_FROM),
-            code_mixed=code_versions.describe_mixed(snapshot.run.code), cut=snapshot.is_cut or truncation.was_cut,
-        )  # fmt: skip
+            **dict(snapshot.run),
+            request=request,
+            answer=answer,
+            forked_from=snapshot.run.labels.get(FORKED_FROM),
+            code_mixed=code_versions.describe_mixed(snapshot.run.code),
+            cut=snapshot.is_cut or truncation.was_cut,
+        )
 
     def _answer(self, snapshot: Snapshot, truncation: Truncation) -> JsonValue:
         """Return the output of a closed run: that of its last step, or of several by name."""
@@ -129,7 +145,9 @@ class RunPages:
             return None
         is_turn = snapshot.run.kind == "turn"
         ends = {name: snapshot.answering(name) for name in (snapshot.terminals[-1:] if is_turn else snapshot.terminals)}
-        done = {name: end for name, end in ends.items() if end in snapshot.steps and snapshot.steps[end].state == "done"}
+        done = {
+            name: end for name, end in ends.items() if end in snapshot.steps and snapshot.steps[end].state == "done"
+        }
         outputs = self._outputs(snapshot, done, truncation)
         if is_turn and not outputs:
             infos = self._ledger.reader.infos(snapshot.run.run_id, list(ends.values())) if ends else []
@@ -141,7 +159,9 @@ class RunPages:
         if record.step_id == START:
             return {}
         refs = record.spec.reads.items()
-        sources = {name: ref.removeprefix(RAW) if ref.startswith(RAW) else snapshot.answering(ref) for name, ref in refs}
+        sources = {
+            name: ref.removeprefix(RAW) if ref.startswith(RAW) else snapshot.answering(ref) for name, ref in refs
+        }
         return self._outputs(snapshot, sources, truncation)
 
     def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], truncation: Truncation) -> dict[str, JsonValue]:
@@ -163,12 +183,16 @@ class RunPages:
         calls = [call for step_id, turn in recorded.items() for call in transcripts.calls_in(step_id, turn)]
         return transcripts.transcript(list(recorded.items()), self._recorded(snapshot, calls, ()))
 
-    def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, RecordedStep]:
+    def _recorded(
+        self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]
+    ) -> dict[str, RecordedStep]:
         """Return the records of steps; the outputs of `rounds` that are done are rounds."""
         ids = [step_id for step_id in step_ids if step_id in snapshot.steps]
         records = self._ledger.reader.records(snapshot.run.run_id, ids) if ids else {}
         return {
-            step_id: RecordedStep(record.state, record.output, record.info, record.state == "done" and step_id in rounds)
+            step_id: RecordedStep(
+                record.state, record.output, record.info, record.state == "done" and step_id in rounds
+            )
             for step_id, record in records.items()
         }
 
@@ -178,9 +202,13 @@ def attempts_of(events: Iterable[RunEvent], closed_at: float | None) -> list[Att
     found: list[AttemptView] = []
     for event in events:
         if event.step_state == "running":
-            found.append(AttemptView(attempt=event.attempt or len(found) + 1, started_at=event.at_ms / 1000, worker=event.worker))
+            found.append(
+                AttemptView(attempt=event.attempt or len(found) + 1, started_at=event.at_ms / 1000, worker=event.worker)
+            )
         elif event.ends_attempt and found and found[-1].end is None:
-            found[-1] = found[-1].model_copy(update={"end": event.type, "ended_at": event.at_ms / 1000, "error": event.failure})
+            found[-1] = found[-1].model_copy(
+                update={"end": event.type, "ended_at": event.at_ms / 1000, "error": event.failure}
+            )
     if found and found[-1].end is None and closed_at is not None:
         found[-1] = found[-1].model_copy(update={"end": CLOSED, "ended_at": closed_at})
     return found

@@ -71,7 +71,9 @@ def check_parameters(document: Document, folder: Path | None) -> Iterator[Fault]
                 yield document.fault(path, f"the hidden parameter {name!r} has no default; give it under 'values'")
 
 
-def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPath, dict[str, JsonValue], SourceDefinition]]:
+def _functions(
+    document: Document, folder: Path | None
+) -> Iterator[tuple[KeyPath, dict[str, JsonValue], SourceDefinition]]:
     """Yield the entries of functions whose source is found."""
     for section in _SECTIONS:
         for path, entry in find(document.data, f"{section}.*"):
@@ -97,7 +99,9 @@ def _settings(definition: SourceDefinition, *, overridden: Collection[str]) -> t
             value = ast.literal_eval(keyword.value)
         except ValueError:
             setting = repr(keyword.arg) if keyword.arg else f"'**{ast.unparse(keyword.value)}'"
-            wrong.append(f"{setting} is not a literal, and modules are not imported to evaluate it; write it in the configuration")
+            wrong.append(
+                f"{setting} is not a literal, and modules are not imported to evaluate it; write it in the configuration"
+            )
             continue
         if value is not None:
             settings[str(keyword.arg)] = list(value) if isinstance(value, tuple) else value
@@ -134,7 +138,9 @@ def parameters_of(arguments: ast.arguments) -> tuple[list[str], list[str], bool]
     """Return the names of the parameters, those without a default, and whether any others are accepted."""
     ordered = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
     named = {each.arg: default for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)}
-    needed = ordered[: len(ordered) - len(arguments.defaults)] + [name for name, default in named.items() if default is None]
+    needed = ordered[: len(ordered) - len(arguments.defaults)] + [
+        name for name, default in named.items() if default is None
+    ]
     return [*ordered, *named], needed, arguments.kwarg is not None
 
 

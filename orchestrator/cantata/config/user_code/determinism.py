@@ -30,7 +30,13 @@ REMEDIES: Mapping[str, str] = {
 }  # fmt: skip
 """A name, or a module whose names all count → the way to do it."""
 _WORKFLOW_TYPES = ("cantata.Workflow", "cantata.flows.workflows.api.Workflow")
-_NAMED = {"agent": ("agent",), "tool": ("tool",), "chain": ("chain",), "workflow": ("workflow",), "start": ("workflow", "chain")}
+_NAMED = {
+    "agent": ("agent",),
+    "tool": ("tool",),
+    "chain": ("chain",),
+    "workflow": ("workflow",),
+    "start": ("workflow", "chain"),
+}
 """A method of a workflow → the kinds of what its first argument names."""
 
 
@@ -44,10 +50,16 @@ def faults_of(function: str, *, folder: Path | None, definitions: Definitions | 
     found = definition_of(function, folder=folder)
     if found is None:
         return []
-    functions = {name: node for name, node in bindings(found.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    functions = {
+        name: node for name, node in bindings(found.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     imported = dict(_imports(found.tree))
-    if not isinstance(found.node, ast.AsyncFunctionDef) or not any(_is_workflow(each, imported) for each in found.node.decorator_list):
-        return [Fault(f"{function} is not a workflow: decorate an async function with @workflow", line=found.node.lineno)]
+    if not isinstance(found.node, ast.AsyncFunctionDef) or not any(
+        _is_workflow(each, imported) for each in found.node.decorator_list
+    ):
+        return [
+            Fault(f"{function} is not a workflow: decorate an async function with @workflow", line=found.node.lineno)
+        ]
     pending, seen, faults = [found.node.name], set[str](), []
     while pending:
         name = pending.pop()
@@ -70,7 +82,9 @@ def faults_of(function: str, *, folder: Path | None, definitions: Definitions | 
                 faults.append(Fault(f"{message}, such as asyncio.create_task(each)", line=node.lineno))
             iterated = node.value if isinstance(node, ast.Starred) else getattr(node, "iter", None)
             if _is_set(iterated):
-                message = f"{ast.unparse(iterated)} in {name!r} has another order in each process: iterate over sorted(...)"
+                message = (
+                    f"{ast.unparse(iterated)} in {name!r} has another order in each process: iterate over sorted(...)"
+                )
                 faults.append(Fault(message, line=iterated.lineno))
     return sorted(faults, key=lambda fault: fault.line or 0)
 
@@ -84,7 +98,9 @@ def _unknown_name(node: ast.AST, own: Set[str], definitions: Definitions | None)
             given = {each.arg: each.value.value for each in keywords if isinstance(each.value, ast.Constant)}
             if given.get("at_most_once") and given.get("retries"):
                 return "wf.options: 'at_most_once' means one call, so 'retries' has no effect; leave it out"
-        case ast.Call(func=ast.Attribute(value=base, attr=method), args=[ast.Constant(value=str(name)), *_]) if _is_own(base, own):
+        case ast.Call(func=ast.Attribute(value=base, attr=method), args=[ast.Constant(value=str(name)), *_]) if _is_own(
+            base, own
+        ):
             return unknown_name(_NAMED[method], name, definitions) if definitions and method in _NAMED else ""
     return ""
 
@@ -103,7 +119,9 @@ def _commands() -> Set[str]:
     found = definition_of(_WORKFLOW_TYPES[1].replace(".Workflow", ":Workflow"), folder=None)
     nodes = list(ast.walk(found.node)) if found else []
     methods = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-    return methods | {each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)}
+    return methods | {
+        each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+    }
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -111,7 +129,11 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0], alias.name.partition(".")[0])
+                yield (
+                    (alias.asname, alias.name)
+                    if alias.asname
+                    else (alias.name.partition(".")[0], alias.name.partition(".")[0])
+                )
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
 
@@ -122,13 +144,18 @@ def _is_workflow(decorator: ast.expr, imported: Mapping[str, str]) -> bool:
 
 def _begins_coroutines(
     node: ast.AST, imported: Mapping[str, str], functions: Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]
-) -> TypeGuard[ast.Call]:  # fmt: skip
+) -> TypeGuard[ast.Call]:
     """Return whether a node is a call of asyncio.as_completed with calls of the module's own async functions."""
     match node:
         case ast.Call(func=function, args=[given, *_]) if _full_name(function, imported) == "asyncio.as_completed":
-            elements = given.elts if isinstance(given, ast.List | ast.Tuple | ast.Set) else [getattr(given, "elt", None)]
+            elements = (
+                given.elts if isinstance(given, ast.List | ast.Tuple | ast.Set) else [getattr(given, "elt", None)]
+            )
             calls = [each.func for each in elements if isinstance(each, ast.Call)]
-            return any(isinstance(each, ast.Name) and isinstance(functions.get(each.id), ast.AsyncFunctionDef) for each in calls)
+            return any(
+                isinstance(each, ast.Name) and isinstance(functions.get(each.id), ast.AsyncFunctionDef)
+                for each in calls
+            )
     return False
 
 

@@ -33,10 +33,15 @@ A chain within a chain is one of its instructions. A function that needs memory 
 
 _REMEDY = "workers import functions by name: define it with `def` at the top level of a module"
 _VALUES = f"{_REMEDY}; values for a step or a chainbreaker go into functools.partial(function, value)"
-_PLACES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages())
+_PLACES = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    *site.getsitepackages(),
+    site.getusersitepackages(),
+)
 LIBRARIES = tuple(Path(place).resolve() for place in _PLACES)
 _FIND = (
-    "import importlib.util, json, sys; print(json.dumps([s.origin if (s := importlib.util.find_spec(n)) else None for n in sys.argv[1:]]))"
+    "import importlib.util, json, sys; "
+    "print(json.dumps([s.origin if (s := importlib.util.find_spec(n)) else None for n in sys.argv[1:]]))"
 )
 
 
@@ -54,7 +59,9 @@ def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
     """
     name = getattr(function, "__qualname__", None)
     if isinstance(function, partial):
-        raise _refused("only steps and chainbreakers may be a functools.partial", f"{_REMEDY} that calls it with the values")
+        raise _refused(
+            "only steps and chainbreakers may be a functools.partial", f"{_REMEDY} that calls it with the values"
+        )
     if name is None:
         raise _refused(f"{function!r} is not a function", f"{_REMEDY} that calls it")
     if name.endswith("<lambda>"):
@@ -82,7 +89,8 @@ def shared_folder(names: Mapping[str, Path | None]) -> Path | None:
     if len(folders) > 1:
         listed = ", ".join(sorted(map(str, folders)))
         raise _refused(
-            f"the functions lie in several folders: {listed}", "workers import from one folder: put them in one, or install the others"
+            f"the functions lie in several folders: {listed}",
+            "workers import from one folder: put them in one, or install the others",
         )
     return next(iter(folders), None)
 
@@ -99,7 +107,9 @@ def _script_of(function: Callable[..., Any], name: str) -> tuple[str, Path]:
     spec = namespace.get("__spec__")  # of `python -m package.module`
     module = spec.name if spec else file.resolve().stem
     if not re.fullmatch(r"[\w.]+", module) or (spec is None and "." in module):
-        raise _refused(f"{file.name!r} is no name that can be imported", "call the script with letters, digits and underscores")
+        raise _refused(
+            f"{file.name!r} is no name that can be imported", "call the script with letters, digits and underscores"
+        )
     return module, file.resolve()
 
 
@@ -119,9 +129,15 @@ def _folder_of(module: str, file: Path | None) -> Path | None:
 
 def _found_by_default(roots: Mapping[str, Path]) -> set[Path]:
     """Return the folders whose modules a new interpreter finds by itself."""
-    found = subprocess.run([sys.executable, "-P", "-c", _FIND, *roots], capture_output=True, text=True, cwd="/", check=True)
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", _FIND, *roots], capture_output=True, text=True, cwd="/", check=True
+    )
     origins: Iterable[str | None] = json.loads(found.stdout)
-    lost = {folder for folder, origin in zip(roots.values(), origins, strict=True) if not origin or not Path(origin).is_relative_to(folder)}
+    lost = {
+        folder
+        for folder, origin in zip(roots.values(), origins, strict=True)
+        if not origin or not Path(origin).is_relative_to(folder)
+    }
     return set(roots.values()) - lost
 
 

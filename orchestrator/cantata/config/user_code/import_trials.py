@@ -127,9 +127,14 @@ def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None =
 
 
 def tried(
-    folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign: Definitions | None = None, *,
-    calls: Mapping[str, Sequence[JsonValue]] = {}, describes_tasks: bool = False,
-) -> ImportTrial:  # fmt: skip
+    folder: str,
+    names: Sequence[str],
+    tools: Mapping[str, Tool],
+    foreign: Definitions | None = None,
+    *,
+    calls: Mapping[str, Sequence[JsonValue]] = {},
+    describes_tasks: bool = False,
+) -> ImportTrial:
     """Import modules or functions as `failures_of`; then read the schemas of these tools, of those functions that can be imported.
 
     Args:
@@ -160,11 +165,17 @@ def tried(
         except subprocess.TimeoutExpired:
             no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
         file.seek(0)
-        answers = [json.loads(line) for line in file if line.endswith(b"\n")]  # one that was stopped may have begun a line
+        answers = [
+            json.loads(line) for line in file if line.endswith(b"\n")
+        ]  # one that was stopped may have begun a line
     application = next((each[1] for each in answers if each[0] == "application"), None)
     no_answer = application or no_answer
-    failures: dict[str, str | None] = {name: fault for kind, name, fault in (each for each in answers if each[0] == "import")}
-    described = {name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")}
+    failures: dict[str, str | None] = {
+        name: fault for kind, name, fault in (each for each in answers if each[0] == "import")
+    }
+    described = {
+        name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")
+    }
     unanswered = None
     if ["imported"] not in answers:
         under_way = (name for name, fault in failures.items() if fault == _BEGUN)
@@ -181,5 +192,7 @@ def tried(
 
 def _arguments_of_scripts(definitions: Definitions) -> dict[str, list[JsonValue]]:
     """Return the scripts of definitions, each with the arguments of `inline_scripts.loaded`."""
-    scripts = (tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script)
+    scripts = (
+        tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script
+    )
     return {f"{each.file}:{each.function}": [each.model_dump(), definitions.folder] for each in scripts}

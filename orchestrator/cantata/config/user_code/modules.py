@@ -32,7 +32,9 @@ def spec_of(module: str, folder: Path | None) -> ModuleSpec | None:
             return sys.modules[module].__spec__
         for each in sys.path:
             note(each)
-        spec = here if here and here.origin else importlib.util.find_spec(top) or here  # a folder without __init__.py comes last
+        spec = (
+            here if here and here.origin else importlib.util.find_spec(top) or here
+        )  # a folder without __init__.py comes last
     except (ImportError, ValueError):
         return None
     for part in rest:
@@ -59,7 +61,7 @@ def tree_of(file: Path, mtime_ns: int) -> ast.Module:
 
 def load_function(
     name: str, folder: str | None, import_module: Callable[[str], ModuleType] = importlib.import_module
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """Import a module, and return its function `module:name`. Raises ImportFailedError."""
     module_name, _, attribute = place_of(name).partition(":")
     top = module_name.partition(".")[0]
@@ -78,8 +80,16 @@ def load_function(
 
 def import_fault(error: BaseException) -> str:
     """Return an error that an import raised, with the file and line of the module that raised it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>" and frame.filename[0] != "<"]
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.name == "<module>" and frame.filename[0] != "<"
+    ]
+    place = (
+        f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+        if frames and not isinstance(error, SyntaxError)
+        else ""
+    )
     return f"{type(error).__name__}: {error}{place}"
 
 

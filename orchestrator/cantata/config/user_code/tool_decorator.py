@@ -99,7 +99,9 @@ def tools_of(*functions: Callable[..., Any]) -> dict[str, Tool]:
 def _entry(function: Callable[..., Any]) -> tuple[str, Tool]:
     where, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<locals>")
     if where == "__main__" or not name.isidentifier():
-        raise ConfigError(f"{name!r} of {where!r} cannot be found by the workers; define it at the top of a module of its own")
+        raise ConfigError(
+            f"{name!r} of {where!r} cannot be found by the workers; define it at the top of a module of its own"
+        )
     settings = dict(settings_of(function))
     called = str(settings.pop("name", name))
     return called, Tool.model_validate({"function": f"{where}:{name}", **settings})
@@ -113,4 +115,8 @@ def _hidden_faults(function: Callable[..., Any], hidden: Sequence[str]) -> list[
         return []
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return []
-    return [f"hidden {name!r} is not a parameter{did_you_mean(name, parameters)}" for name in hidden if name not in parameters]
+    return [
+        f"hidden {name!r} is not a parameter{did_you_mean(name, parameters)}"
+        for name in hidden
+        if name not in parameters
+    ]

@@ -20,14 +20,20 @@ def input_faults(function: str, given: Mapping[str, JsonValue], *, folder: Path 
         for name in [name for name in needed if name not in given]:
             yield Fault(f"{function} requires the argument {name!r}", f"input.{name}")
         for name in [] if takes_any else [name for name in given if name not in known]:
-            yield Fault(f"{name!r} is not an argument of {function}{did_you_mean(name, known) or ', which takes none'}", f"input.{name}")
+            yield Fault(
+                f"{name!r} is not an argument of {function}{did_you_mean(name, known) or ', which takes none'}",
+                f"input.{name}",
+            )
 
 
 def turn_faults(function: str, *, folder: Path | None) -> Iterator[Fault]:
     """Yield a fault if workflow `module:name` cannot answer a turn, whose text is its only required argument."""
     if (found := _parameters(function, folder)) and len(needed := found[1]) != 1:
         names = ", ".join(map(repr, needed)) or "none"
-        yield Fault(f"a turn gives one argument, and {function} requires {names}; use `submit workflow` with --input", "workflow")
+        yield Fault(
+            f"a turn gives one argument, and {function} requires {names}; use `submit workflow` with --input",
+            "workflow",
+        )
 
 
 def _parameters(function: str, folder: Path | None) -> tuple[list[str], list[str], bool] | None:

@@ -49,7 +49,9 @@ TRANSPORTS = {
     "socket": "cantata.engine.dispatch.transport:SocketTransport",
     "sentinel": "cantata.engine.dispatch.transport:SentinelTransport",
 }
-TRANSPORT_ALIASES["socket"] = TRANSPORTS["socket"]  # `celery inspect conf`, which Flower calls, makes a connection of `broker_url` alone
+TRANSPORT_ALIASES["socket"] = TRANSPORTS[
+    "socket"
+]  # `celery inspect conf`, which Flower calls, makes a connection of `broker_url` alone
 
 
 class LedgerBackend(DisabledBackend):
@@ -65,7 +67,9 @@ class LedgerBackend(DisabledBackend):
     def apply_chord(self, header_result_args: Any, body: Any, **options: Any) -> None:
         """Prepare nothing: the ledger counts."""
 
-    def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **options: Any) -> None:
+    def on_chord_part_return(
+        self, request: Any, state: Any, result: Any, propagate: Any = None, **options: Any
+    ) -> None:
         """Send the join if this part's commit made it ready."""
         if state == states.SUCCESS and result == "joined" and request.chord:
             fault_points.at("chord-joined")
@@ -74,7 +78,7 @@ class LedgerBackend(DisabledBackend):
 
 def make_app(
     redis_url: str, broker_url: str | None = None, *, namespace: str | None = None, beside: Celery | None = None
-) -> App:  # fmt: skip
+) -> App:
     """Return a Celery app for runs stored at `redis_url` and messages sent through `broker_url`.
 
     If that is None, they go through the broker of the user's application `beside`, or else through the same Redis. The app's names in the
@@ -129,7 +133,10 @@ def _broker(url: str, namespace: str) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "broker_url": broker,
         "broker_transport": transport,
-        "broker_transport_options": {"ack_emulation": False, "max_connections": 1000},  # the ledger's sweep recovers lost messages
+        "broker_transport_options": {
+            "ack_emulation": False,
+            "max_connections": 1000,
+        },  # the ledger's sweep recovers lost messages
     }
     if transport is not None:
         settings["broker_transport_options"] |= {
@@ -146,7 +153,9 @@ def _check_known(url: str) -> None:
     try:
         Connection(url).get_transport_cls()
     except (KeyError, ValueError, ImportError) as error:
-        raise ConfigError(f"CANTATA_BROKER_URL {shown(url)!r} is not the address of a Redis or of RabbitMQ: {error.args[0]}") from error
+        raise ConfigError(
+            f"CANTATA_BROKER_URL {shown(url)!r} is not the address of a Redis or of RabbitMQ: {error.args[0]}"
+        ) from error
 
 
 class App(Celery):
@@ -212,7 +221,9 @@ class App(Celery):
         """Return the name of a queue of steps outside the broker."""
         return broker_queue.removeprefix(f"{self.namespace}.")
 
-    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> Any:  # type: ignore[override]  # all else is in options
+    def send_task(  # type: ignore[override]  # all else is in options
+        self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any
+    ) -> Any:
         """Send a message; one with options that our canvases do not have is sent by Celery's own method.
 
         If Celery fails to send a link or a join, the sweep sends it later: the step before it is done, and does not fail.
@@ -220,8 +231,12 @@ class App(Celery):
         if any(value is not None for option, value in options.items() if option not in PLAIN_OPTIONS):
             return super().send_task(name, args, kwargs, producer=producer, **options)
         options = {option: value for option, value in options.items() if value is not None}
-        options.setdefault("headers", {"sent_at": clock.now()})  # of a link or a join, which Celery sends long after it was written
-        task_id, queue, headers, priority = (options.pop(option, None) for option in ("task_id", "queue", "headers", "priority"))
+        options.setdefault(
+            "headers", {"sent_at": clock.now()}
+        )  # of a link or a join, which Celery sends long after it was written
+        task_id, queue, headers, priority = (
+            options.pop(option, None) for option in ("task_id", "queue", "headers", "priority")
+        )
         task_id = task_id or uuid()
         if (parent := self.current_worker_task) is not None:
             options.setdefault("root_id", parent.request.root_id or parent.request.id)
@@ -231,32 +246,51 @@ class App(Celery):
         by_celery = producer is None and parent is not None
         try:
             with self.producer_or_acquire(producer) as producer:
-                declare: list[str] | None = [] if producer.connection.transport.driver_type == "redis" else None  # lists need none
-                self.amqp.send_task_message(producer, name, message, queue=queue, headers=headers, declare=declare, priority=priority)
+                declare: list[str] | None = (
+                    [] if producer.connection.transport.driver_type == "redis" else None
+                )  # lists need none
+                self.amqp.send_task_message(
+                    producer, name, message, queue=queue, headers=headers, declare=declare, priority=priority
+                )
         except Exception as error:
             if not (by_celery and isinstance(error, self._broker_errors())):
                 raise
-            log.warning("dispatch_failed", task=name, error=str(unavailable(self, error)), note="the sweep sends it later")
+            log.warning(
+                "dispatch_failed", task=name, error=str(unavailable(self, error)), note="the sweep sends it later"
+            )
         return self.AsyncResult(task_id)
 
     def announce_runs(self, runs: Sequence[tuple[str, int]], queue: str = COORDINATOR) -> None:
         """Send the first steps of new runs, given with their priorities; if the broker is unavailable, the sweep sends them later."""
         try:
-            send(self, [MessageHead(self, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
+            send(
+                self,
+                [
+                    MessageHead(self, run_id, priority).signature("run.start", queue, [START])
+                    for run_id, priority in runs
+                ],
+            )
         except UnavailableError as error:
-            log.warning("dispatch_failed", run=runs[0][0], error=str(error), note="the sweep sends it when the broker is back")
+            log.warning(
+                "dispatch_failed", run=runs[0][0], error=str(error), note="the sweep sends it when the broker is back"
+            )
 
     def send_ready(self, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
         """Send steps of any runs, without a canvas behind them; those that were in their queue before go first.
 
         `sent_at` is that of `send`.
         """
-        by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
+        by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {
+            True: defaultdict(list),
+            False: defaultdict(list),
+        }
         for run_id, step in ready:
             by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
         for first, runs in by_run.items():
             if runs:
-                canvases = [each for run, steps in runs.items() for each in canvas.build(MessageHead(self, *run), steps)]
+                canvases = [
+                    each for run, steps in runs.items() for each in canvas.build(MessageHead(self, *run), steps)
+                ]
                 send(self, canvases, first=first, sent_at=sent_at)
 
     def _broker_errors(self) -> tuple[type[BaseException], ...]:
@@ -326,7 +360,9 @@ def _messages(sent: Canvas) -> Iterator[_Sent]:
         first: dict[str, Any] = member
         if isinstance(member, chain):
             first, *links, last = member.tasks
-            more = {"chain": [{**last, "options": {**last["options"], **more}}, *reversed(links)]}  # the member is its last link
+            more = {
+                "chain": [{**last, "options": {**last["options"], **more}}, *reversed(links)]
+            }  # the member is its last link
         yield first["task"], first["args"], {**first["options"], **more}
 
 

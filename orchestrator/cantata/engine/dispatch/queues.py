@@ -37,7 +37,9 @@ def heads_sent_at(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str
 
 
 def _heads_in_redis(channel: Any, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], float | None]:
-    heads = _ask(channel, [("LINDEX", channel._q_for_pri(name, priority), -1) for (_, priority), name in wanted.items()])
+    heads = _ask(
+        channel, [("LINDEX", channel._q_for_pri(name, priority), -1) for (_, priority), name in wanted.items()]
+    )
     return {queue: None if head is None else _sent_at(head) for queue, head in zip(wanted, heads, strict=True)}
 
 
@@ -47,7 +49,9 @@ def _ask(channel: Any, commands: Iterable[tuple[str | int, ...]]) -> list[Any]:
         for command in commands:
             pipe.execute_command(*command)
         replies: list[Any] = pipe.execute(raise_on_error=False)
-    if lost := next((reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, RedisRefusal)), None):
+    if lost := next(
+        (reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, RedisRefusal)), None
+    ):
         raise lost
     return replies
 
@@ -68,7 +72,11 @@ def _head(connection: Connection, queue: str) -> float | None:
 def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
     """Return what waits in queues. Raises UnavailableError after a few seconds if the broker is unavailable."""
     with app.connection_for_read() as connection:
-        lost: Any = (OperationalError, *connection.connection_errors, *connection.channel_errors)  # RabbitMQ refuses a password with these
+        lost: Any = (
+            OperationalError,
+            *connection.connection_errors,
+            *connection.channel_errors,
+        )  # RabbitMQ refuses a password with these
         try:
             connection.ensure_connection(max_retries=1, timeout=CONNECT_TIMEOUT_S)
             if connection.transport.driver_type != "redis":

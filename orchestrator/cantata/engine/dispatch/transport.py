@@ -45,7 +45,9 @@ class UnackedMessages(virtual.QoS):
             try:
                 super().reject(delivery_tag, requeue)
             except self.channel.connection_errors as error:  # type: ignore[attr-defined]  # Celery would log it with its traceback
-                log.warning("message_not_returned", delivery_tag=delivery_tag, error=str(error), note="its step is sent again")
+                log.warning(
+                    "message_not_returned", delivery_tag=delivery_tag, error=str(error), note="its step is sent again"
+                )
 
 
 def envelope(item: bytes, queue: str, channel: Any) -> Any:
@@ -59,9 +61,19 @@ def envelope(item: bytes, queue: str, channel: Any) -> Any:
     except DECODING_ERRORS:  # not raised: with kombu it ends the worker
         pass
     log.warning("message_undecodable", queue=queue, bytes=len(item))
-    properties = {"body_encoding": "base64", "delivery_tag": uuid(), "delivery_info": {"exchange": "", "routing_key": queue}}
+    properties = {
+        "body_encoding": "base64",
+        "delivery_tag": uuid(),
+        "delivery_info": {"exchange": "", "routing_key": queue},
+    }
     body = base64.b64encode(item).decode()
-    return {"body": body, "content-type": "application/x-unknown", "content-encoding": "binary", "headers": {}, "properties": properties}
+    return {
+        "body": body,
+        "content-type": "application/x-unknown",
+        "content-encoding": "binary",
+        "headers": {},
+        "properties": properties,
+    }
 
 
 def _has_required_fields(message: Any) -> bool:
@@ -162,7 +174,9 @@ class SentinelChannel(Channel):
     def _get_pool(self, asynchronous: bool = False) -> Any:
         options = {**self._connparams(asynchronous=asynchronous), **self.address.options}
         self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
-        pool = sentinel_pool(self.address, {name: value for name, value in options.items() if name not in ("host", "port")})
+        pool = sentinel_pool(
+            self.address, {name: value for name, value in options.items() if name not in ("host", "port")}
+        )
         if asynchronous:
             self._async_sentinel_manager = pool.sentinel_manager  # closed by kombu with the pool
         else:

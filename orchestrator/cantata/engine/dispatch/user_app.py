@@ -33,7 +33,9 @@ _lock = threading.RLock()
 
 def configured() -> Celery | None:
     """Return the application that CANTATA_APP names; None if it names none. Raises ConfigError if it cannot be imported."""
-    name = os.environ.get(VARIABLE, "").strip()  # not by `settings`, which takes longer: it is asked before each call of a function
+    name = os.environ.get(
+        VARIABLE, ""
+    ).strip()  # not by `settings`, which takes longer: it is asked before each call of a function
     with _lock:
         return find(name) if name else None
 
@@ -101,7 +103,9 @@ def find(name: str) -> Celery:
     except BaseException as error:  # whatever a user's module raises
         if exits.is_of_signal(error):
             raise
-        raise ConfigError(f"the Celery application {name!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
+        raise ConfigError(
+            f"the Celery application {name!r} cannot be imported: {_text(error)}", source=VARIABLE
+        ) from error
     return resolve(found, repr(name), VARIABLE)
 
 
@@ -113,23 +117,35 @@ def resolve(found: object, what: str = "the Celery application", source: str = "
         source: The setting that has it.
     """
     try:
-        app = getattr(found.set_current, "__self__", None) if isinstance(found, Celery) else found  # a proxy's method is its object's
+        app = (
+            getattr(found.set_current, "__self__", None) if isinstance(found, Celery) else found
+        )  # a proxy's method is its object's
     except Exception as error:  # of a proxy that stands for nothing yet, or for something that cannot be made
-        raise ConfigError(f"{what} is a proxy of type {type(found).__name__} for nothing: {_text(error)}", source=source) from error
+        raise ConfigError(
+            f"{what} is a proxy of type {type(found).__name__} for nothing: {_text(error)}", source=source
+        ) from error
     if not issubclass(type(app), Celery):
         raise ConfigError(f"{what} is of type {type(app).__name__}; expected a Celery application", source=source)
     assert isinstance(app, Celery)
     if getattr(app, "is_cantata", False):
-        raise ConfigError(f"{what} is Cantata's own Celery application; expected the one of your project", source=source)
+        raise ConfigError(
+            f"{what} is Cantata's own Celery application; expected the one of your project", source=source
+        )
     return app
 
 
 def _find(name: str) -> Any:
     found: object = find_app(name)
     module = sys.modules.get(name)
-    if module is not None and not issubclass(type(found), Celery) and not any(found is getattr(module, each, None) for each in _OFTEN):
+    if (
+        module is not None
+        and not issubclass(type(found), Celery)
+        and not any(found is getattr(module, each, None) for each in _OFTEN)
+    ):
         own = (each for each in vars(module).values() if issubclass(type(each), Celery))
-        return next(own, found)  # Celery takes the first name that looks like one, such as that of an imported `current_app`
+        return next(
+            own, found
+        )  # Celery takes the first name that looks like one, such as that of an imported `current_app`
     return found
 
 
@@ -146,7 +162,11 @@ def _is_web_app(found: object) -> bool:
 def _made_by(function: Any, name: str) -> Any:
     """Return the application that a function makes. Raises ConfigError for one that needs arguments."""
     parameters = inspect.signature(function).parameters.values()
-    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
     if needed:
         message = f"{name!r} is a function that needs {', '.join(needed)}; name the application that it returns, in a module that calls it"
         raise ConfigError(message, source=VARIABLE)
@@ -161,7 +181,9 @@ def import_tasks(app: Celery) -> None:
     except BaseException as error:  # whatever a user's module raises
         if exits.is_of_signal(error):
             raise
-        raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
+        raise ConfigError(
+            f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source=VARIABLE
+        ) from error
     app.finalize()
     app.set_default()
 
@@ -183,7 +205,9 @@ def broker_url_of(app: Celery) -> str:
     """Return the address of the application's broker. Raises ConfigError for one that needs more settings than its address."""
     url = _broker_url(app)
     if url.startswith("sentinel://") or (url.startswith(_REDIS) and (app.conf.broker_use_ssl or ";" in url)):
-        raise ConfigError("the application's broker has settings beside its address; set CANTATA_BROKER_URL to its full address")
+        raise ConfigError(
+            "the application's broker has settings beside its address; set CANTATA_BROKER_URL to its full address"
+        )
     return url
 
 
@@ -196,8 +220,12 @@ def check_queues(app: Celery, namespace: str) -> None:
     """Raise ConfigError if the application declares a queue of this namespace: each side would take, and lose, messages of the other."""
     taken = sorted({name for name in _queue_names(app) if name.startswith(f"{namespace}.")})
     if taken:
-        message = f"the Celery application {title(app)!r} uses the queue {taken[0]!r}, which is named like those of Cantata"
-        raise ConfigError(f"{message}; rename it, or set CANTATA_NAMESPACE to another name than {namespace!r}", source=VARIABLE)
+        message = (
+            f"the Celery application {title(app)!r} uses the queue {taken[0]!r}, which is named like those of Cantata"
+        )
+        raise ConfigError(
+            f"{message}; rename it, or set CANTATA_NAMESPACE to another name than {namespace!r}", source=VARIABLE
+        )
 
 
 def _queue_names(app: Celery) -> Iterator[str]:

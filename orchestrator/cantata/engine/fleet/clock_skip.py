@@ -41,7 +41,9 @@ def timers_of(redis: Redis, run_id: str) -> dict[str, float]:
     """Return the first timer of each kind that a run has, as the seconds until it is due: `retry`, `permit`, `join`, `wait`, `deadline`."""
     seconds, micros = redis.time()
     now = seconds + micros / 1e6
-    entries = cast("list[tuple[str, float]]", redis.zrange(f"{shard_key(redis, shard_of(run_id))}:due", 0, -1, withscores=True))
+    entries = cast(
+        "list[tuple[str, float]]", redis.zrange(f"{shard_key(redis, shard_of(run_id))}:due", 0, -1, withscores=True)
+    )
     found = [(member.split("|", 2), due / 1000 - now) for member, due in reversed(entries)]
     return {kind: left_s for (kind, run, _), left_s in found if run == run_id}
 

@@ -45,7 +45,9 @@ class QueueLoad(Value):
     work: int = Field(description="ready and leased: what to scale workers by")
     slots: int = Field(description="steps that its workers can do at once")
     workers: int = Field(description="worker processes that serve it")
-    oldest_wait_s: float | None = Field(description="how long the oldest message has waited; null if none waits, or it cannot be seen")
+    oldest_wait_s: float | None = Field(
+        description="how long the oldest message has waited; null if none waits, or it cannot be seen"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,9 @@ def sweep_fault(redis: Redis, workers: Sequence[registry.Worker]) -> str:
 
 def have_just_started(workers: Sequence[registry.Worker]) -> bool:
     """Return whether there are workers, and none has had the time for a sweep."""
-    return bool(workers) and all(worker.seen_at + worker.clock_off_s - worker.started_at < MAX_SWEEP_AGE_S for worker in workers)
+    return bool(workers) and all(
+        worker.seen_at + worker.clock_off_s - worker.started_at < MAX_SWEEP_AGE_S for worker in workers
+    )
 
 
 def _age_s(swept_at: str | None) -> float | None:
@@ -136,7 +140,9 @@ def measure(redis: Redis) -> FleetLoad:
         pipe.get(key_of(redis, SWEEP_FAULT_KEY))
         pipe.llen(key_of(redis, LETTERS_KEY))
         *answers, swept_at, fault, dead = pipe.execute()
-    kept, finished, ready, totals, leases, asking, overdue = (answers[i :: len(PARTS) + 4] for i in range(len(PARTS) + 4))
+    kept, finished, ready, totals, leases, asking, overdue = (
+        answers[i :: len(PARTS) + 4] for i in range(len(PARTS) + 4)
+    )
     memory, events = memory_of(redis), Counter[str]()
     for each in totals:
         events.update({name: int(number) for name, number in each.items() if number.lstrip("-").isdigit()})
@@ -168,7 +174,9 @@ def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
     ended.sort(key=lambda found: found[1], reverse=True)
     keys = [run_key(redis, run_id) for run_id, _ in ended[:most]]
     found = _fields(redis, [(key, field) for key in keys for field in ("status", "retried_as")])
-    return dict(Counter("retried" if retry else status for status, retry in zip(found[::2], found[1::2], strict=True) if status))
+    return dict(
+        Counter("retried" if retry else status for status, retry in zip(found[::2], found[1::2], strict=True) if status)
+    )
 
 
 def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
@@ -177,22 +185,28 @@ def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueL
     return {
         queue: _load(queue, fleet, waiting.get(queue, Waiting(0)))
         for queue in sorted({*served, *fleet.leased, *waiting})
-    }  # fmt: skip
+    }
 
 
 def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
     """Return the queues of the steps that have waited longest in each shard, also those that nobody serves and no configuration names."""
     shards = ask_shards(redis, lambda pipe, key: pipe.zrange(f"{key}:ready", 0, each - 1))
-    return set(_queues_of(redis, [(step.partition("|")[0], step.partition("|")[2]) for shard in shards for step in shard]))
+    return set(
+        _queues_of(redis, [(step.partition("|")[0], step.partition("|")[2]) for shard in shards for step in shard])
+    )
 
 
 def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
     serving = [worker for worker in fleet.workers if queue in worker.queues]
     leased = fleet.leased.get(queue, 0)
     return QueueLoad(
-        ready=waiting.count, leased=leased, work=waiting.count + leased, slots=sum(worker.slots_of(queue) for worker in serving),
-        workers=len(serving), oldest_wait_s=waiting.oldest_s,
-    )  # fmt: skip
+        ready=waiting.count,
+        leased=leased,
+        work=waiting.count + leased,
+        slots=sum(worker.slots_of(queue) for worker in serving),
+        workers=len(serving),
+        oldest_wait_s=waiting.oldest_s,
+    )
 
 
 def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Worker]) -> dict[str, int]:
@@ -216,7 +230,9 @@ def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
     places = [(f"{run_key(redis, run_id)}:steps", step_id) for run_id, step_id in steps]
     specs = _fields(redis, places)
     shared = [(key, spec[1:]) for (key, _), spec in zip(places, specs, strict=True) if spec and spec.startswith("=")]
-    texts = [spec for spec in specs if spec and not spec.startswith("=")] + [spec for spec in _fields(redis, shared) if spec]
+    texts = [spec for spec in specs if spec and not spec.startswith("=")] + [
+        spec for spec in _fields(redis, shared) if spec
+    ]
     return [queue for text in texts if (queue := _queue_in(text)) is not None]
 
 

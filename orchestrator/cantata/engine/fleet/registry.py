@@ -25,7 +25,9 @@ from cantata.settings import settings
 from cantata.values import Unreadable, Value, stored
 
 CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
-WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
+WORKERS_KEY = (
+    "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
+)
 STALE_S = 5.0
 SETTLED_S = 5  # after a restart or a failover of Redis, clients need a moment to reconnect
 MAX_CODE = 50  # modules of user code that a worker announces
@@ -46,7 +48,9 @@ class Worker(Value):
     name: str
     queues: tuple[str, ...]
     concurrency: int = Field(description="steps it does at once, without those of the queues beside")
-    beside: dict[str, int] = Field(default_factory=dict, description="queues that it serves with slots of their own: queue -> slots")
+    beside: dict[str, int] = Field(
+        default_factory=dict, description="queues that it serves with slots of their own: queue -> slots"
+    )
     pid: int
     host: str
     version: str
@@ -54,11 +58,18 @@ class Worker(Value):
     seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
     metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
-    app: str = Field(default="", description="the Celery application of the user's that it was started with, such as `shop.celery:app`")
+    app: str = Field(
+        default="",
+        description="the Celery application of the user's that it was started with, such as `shop.celery:app`",
+    )
     event_exchange: str = Field(default="", description="the exchange to which it publishes task events")
     code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
-    code_faults: dict[str, str] = Field(default_factory=dict, description="modules of user code that it cannot import: name -> why")
-    duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
+    code_faults: dict[str, str] = Field(
+        default_factory=dict, description="modules of user code that it cannot import: name -> why"
+    )
+    duplicate: str = Field(
+        default="", description="another live process of the same name, if there is one: both count as one"
+    )
     unreadable: Unreadable = ""
 
     def slots_of(self, queue: str) -> int:
@@ -99,7 +110,9 @@ def workers(redis: Redis) -> list[Worker]:
     """Return the workers that were alive within the last STALE_S. One that cannot be read serves no queue, as far as this process knows."""
     now = clock.synchronize(redis)
     entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
-    known = [_worker(name, text, now, remove=f"HDEL {key_of(redis, WORKERS_KEY)} {name}") for name, text in entries.items()]
+    known = [
+        _worker(name, text, now, remove=f"HDEL {key_of(redis, WORKERS_KEY)} {name}") for name, text in entries.items()
+    ]
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
         with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
@@ -109,7 +122,9 @@ def workers(redis: Redis) -> list[Worker]:
 
 def _worker(name: str, text: str, now: float, *, remove: str) -> Worker:
     def row(why: str) -> Worker:
-        return Worker(name=name, queues=(), concurrency=0, pid=0, host="", version="", started_at=0.0, seen_at=now, unreadable=why)
+        return Worker(
+            name=name, queues=(), concurrency=0, pid=0, host="", version="", started_at=0.0, seen_at=now, unreadable=why
+        )
 
     def read() -> Worker:
         worker = stored(Worker, text, ignores_unknown=True)
@@ -117,7 +132,9 @@ def _worker(name: str, text: str, now: float, *, remove: str) -> Worker:
             raise StoredDataError("it was alive at a time to come")
         return worker
 
-    return readable(read, row, remedy=f"upgrade this process if the worker is newer, or remove the entry with redis-cli {remove}")
+    return readable(
+        read, row, remedy=f"upgrade this process if the worker is newer, or remove the entry with redis-cli {remove}"
+    )
 
 
 def slots(redis: Redis) -> dict[str, int]:
@@ -128,7 +145,11 @@ def slots(redis: Redis) -> dict[str, int]:
 def publish_capacity(redis: Redis) -> None:
     """Publish the number of workers, and their slots, for as long as a worker counts without being seen."""
     fleet = workers(redis)
-    redis.set(key_of(redis, CAPACITY_KEY), json.dumps({"workers": len(fleet), "slots": _slots_of(fleet)}), px=int(STALE_S * 1000))
+    redis.set(
+        key_of(redis, CAPACITY_KEY),
+        json.dumps({"workers": len(fleet), "slots": _slots_of(fleet)}),
+        px=int(STALE_S * 1000),
+    )
 
 
 def published_slots(redis: Redis) -> dict[str, int]:
@@ -159,8 +180,17 @@ def worker_with(redis: Redis, module: str, queue: str, *, but: str, other_than: 
 
     It serves another version than those of `other_than`, as `module@digest`.
     """
-    others = (each for each in workers(redis) if each.name != but and queue in each.queues and module not in each.code_faults)
-    return next((each.name for each in others if any(_serves(entry, module) and entry not in other_than for entry in each.code)), "")
+    others = (
+        each for each in workers(redis) if each.name != but and queue in each.queues and module not in each.code_faults
+    )
+    return next(
+        (
+            each.name
+            for each in others
+            if any(_serves(entry, module) and entry not in other_than for entry in each.code)
+        ),
+        "",
+    )
 
 
 def _serves(entry: str, module: str) -> bool:
@@ -189,16 +219,25 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
     found = []
     for worker in fleet:
         if abs(worker.clock_off_s) > CLOCK_OFF_S:
-            found.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
+            found.append(
+                f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it"
+            )
         if not worker.unreadable and release(worker.version) < release(version):
-            found.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
+            found.append(
+                f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one"
+            )
     return found
 
 
 def unserved(queue: str) -> str:
     """Return the message about a queue without workers."""
     command = "submit worker --app MODULE:APP" if queue == "tasks" else f"submit worker {SERVED_BY.get(queue, queue)}"
-    if settings().app and queue in ("coordinator", "agents", "tools", "tasks"):  # it serves them all, for the application
+    if settings().app and queue in (
+        "coordinator",
+        "agents",
+        "tools",
+        "tasks",
+    ):  # it serves them all, for the application
         command = "submit worker"
     return f"no worker serves queue {queue!r}: start one with `{command}`"
 

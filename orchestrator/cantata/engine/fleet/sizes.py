@@ -41,7 +41,9 @@ class Sizes:
         replies: list[list[int]] = SCRIPTS.call_each(redis, "fleet/sizes", calls)
         if not all(replies):
             return None
-        return self._runs.bytes([reply[:2] for reply in replies]) + self._sessions.bytes([reply[2:] for reply in replies])
+        return self._runs.bytes([reply[:2] for reply in replies]) + self._sessions.bytes(
+            [reply[2:] for reply in replies]
+        )
 
 
 class _Family:

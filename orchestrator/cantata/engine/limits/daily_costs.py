@@ -32,5 +32,10 @@ def read(ledger: Ledger, tenant: str | None, days: int) -> Sequence[DayCost]:
         replies = ledger.with_retries(lambda: ask_each(ledger.redis, keys, lambda pipe, key: pipe.hvals(key)))
     else:
         replies = ledger.with_retries(lambda: ask_each(ledger.redis, keys, lambda pipe, key: pipe.hmget(key, tenant)))
-    sums = [sum(float(cost or 0) for shard in replies[n * SHARDS : (n + 1) * SHARDS] for cost in shard) for n in range(days)]
-    return [DayCost(day=date(1970, 1, 1) + timedelta(days=day), cost_usd=cost) for day, cost in zip(found, sums, strict=True)]
+    sums = [
+        sum(float(cost or 0) for shard in replies[n * SHARDS : (n + 1) * SHARDS] for cost in shard) for n in range(days)
+    ]
+    return [
+        DayCost(day=date(1970, 1, 1) + timedelta(days=day), cost_usd=cost)
+        for day, cost in zip(found, sums, strict=True)
+    ]

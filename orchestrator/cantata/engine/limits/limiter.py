@@ -229,7 +229,9 @@ class Limiter:
         called, runs, faults = cast("list[list[str]]", self._call("sweep", *tickets))
         if runs:
             statuses = self._ledger.with_retries(lambda: self._statuses(runs))
-            ended = [run_id for run_id, status in zip(runs, statuses, strict=True) if status is None or status in RUN_OVER]
+            ended = [
+                run_id for run_id, status in zip(runs, statuses, strict=True) if status is None or status in RUN_OVER
+            ]
             self._ledger.with_retries(lambda: self._delete_budgets(ended))
         if on_fault:
             for fault in map(json.loads, faults):
@@ -263,7 +265,11 @@ class Limiter:
     def pause(self, model: str, seconds: float, *, asked_s: float | None = None, message: str = "") -> None:
         """Pause all calls of a model, at most for MAX_PAUSE_S. Its provider asked for `asked_s`, as long if None, in a `message`."""
         if seconds > 0:
-            note = {"since_ms": round(clock.now() * 1000), "asked_s": seconds if asked_s is None else asked_s, "message": message}
+            note = {
+                "since_ms": round(clock.now() * 1000),
+                "asked_s": seconds if asked_s is None else asked_s,
+                "message": message,
+            }
             self._call("pause", model, str(math.ceil(min(seconds, MAX_PAUSE_S) * 1000)), json.dumps(note))
 
     def pause_message(self, model: str) -> str:
@@ -279,7 +285,9 @@ class Limiter:
     def _call(self, name: str, *args: str) -> list[Any]:
         redis = self._ledger.redis
         key = key_of(redis, LIMITS_KEY)
-        reply: list[Any] = self._ledger.with_retries(lambda: self.scripts.call(redis, f"limits/{name}", key, self._window_ms, *args))
+        reply: list[Any] = self._ledger.with_retries(
+            lambda: self.scripts.call(redis, f"limits/{name}", key, self._window_ms, *args)
+        )
         return reply
 
 

@@ -122,7 +122,11 @@ class Costs:
     def exchange(self, share: Callable[[Mapping[Work, Measured]], dict[str, dict[str, float]]]) -> None:
         """Pass the measurements since the last exchange to `share`, and use the means of the fleet that it returns."""
         with self._lock:
-            ready = {work: measured for work, measured in self._unshared.items() if measured.count >= MIN_SAMPLES or self._is_known(work)}
+            ready = {
+                work: measured
+                for work, measured in self._unshared.items()
+                if measured.count >= MIN_SAMPLES or self._is_known(work)
+            }
             for work in ready:
                 del self._unshared[work]
             if len(self._unshared) > MAX_UNSHARED:

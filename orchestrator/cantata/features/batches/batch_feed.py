@@ -26,7 +26,7 @@ from cantata.features.batches.rows import (
     row_of,
     rows_left,
     run_id_of_row,
-)  # fmt: skip
+)
 from cantata.ledger.quotas import QUOTA_CODE
 from cantata.ledger.runs import outcomes
 from cantata.values import ErrorInfo, JsonValue
@@ -45,7 +45,14 @@ class BatchFeed:
     """
 
     def __init__(
-        self, engine: Engine, batches: Batches, batch: BatchInfo, rows: Iterable[Row], *, labels: Mapping[str, str], group_s: float
+        self,
+        engine: Engine,
+        batches: Batches,
+        batch: BatchInfo,
+        rows: Iterable[Row],
+        *,
+        labels: Mapping[str, str],
+        group_s: float,
     ) -> None:
         self._engine, self._batches, self._labels, self._group_s = engine, batches, labels, group_s
         self.batch = batch
@@ -117,7 +124,9 @@ class BatchFeed:
                 yield number, row
                 wanted = next(todo)
         if batch.total is not None and batch.total != number + 1:
-            raise ConfigError(f"batch {batch.name!r} had {batch.total} rows before, and has {number + 1} now", code="batch_differs")
+            raise ConfigError(
+                f"batch {batch.name!r} had {batch.total} rows before, and has {number + 1} now", code="batch_differs"
+            )
         self.batch = self._batches.deliver(self.batch, (), total=number + 1)
 
     def _control(self) -> None:
@@ -131,7 +140,10 @@ class BatchFeed:
             if feeder == self._feeder:
                 break
             if time.monotonic() > give_up or self._open:
-                raise ConfigError(f"batch {self.batch.name!r} is fed by {feeder}; wait until that ends, or stop it", code="batch_state")
+                raise ConfigError(
+                    f"batch {self.batch.name!r} is fed by {feeder}; wait until that ends, or stop it",
+                    code="batch_state",
+                )
             time.sleep(CONTROL_S / 2)
         self._controlled_at = time.monotonic()
         if self.batch.state == "cancelled" and self._open:
@@ -147,7 +159,8 @@ class BatchFeed:
         requests: dict[int, str] = {}
         number = -1
         while self._next is not None and (
-            (rows and self._shares_run(number, self._next[0])) or self._may_begin(self._next[0], room - len(rows), affordable - len(rows))
+            (rows and self._shares_run(number, self._next[0]))
+            or self._may_begin(self._next[0], room - len(rows), affordable - len(rows))
         ):
             number, row = self._next
             rows[number] = row
@@ -161,7 +174,9 @@ class BatchFeed:
                 reason = ErrorInfo(code=error.code, message=str(error))
                 self._ended[number] = BatchRow(row=number, input=_plain(row), status="failed", error=reason)
         if not rows and room > 0 and not self._open and not self._ended:
-            self.batch = self._batches.store.change(self.batch.name, "spend")[1] or self.batch  # unless it was paused just now
+            self.batch = (
+                self._batches.store.change(self.batch.name, "spend")[1] or self.batch
+            )  # unless it was paused just now
         runs: dict[int, str] = {}
         try:
             runs = self._batches.submit(self.batch, self._requests, requests, self._labels) if requests else {}
@@ -173,7 +188,9 @@ class BatchFeed:
             self._open.setdefault(run_id, {})[number] = rows[number]
         self._unchecked |= {run_id for number, run_id in runs.items() if number < self._known_below}
         if late := [number for number in requests if number not in runs]:  # the quota has no room for them now
-            self._rows = chain([(number, rows[number]) for number in late[1:]], [self._next] if self._next else (), self._rows)
+            self._rows = chain(
+                [(number, rows[number]) for number in late[1:]], [self._next] if self._next else (), self._rows
+            )
             self._next = late[0], rows[late[0]]
         submitted = [number for number in rows if number not in late]
         self._taken += len(submitted)
@@ -194,7 +211,9 @@ class BatchFeed:
         if number >= self._known_below and not is_in_small_batch(batch, number) and affordable < rows_left(number):
             record = self._batches.store.record  # rows between the two bounds are in whole batches
             is_next = number == batch.small_to
-            self.batch = batch = record(batch, small_to=number + UNTRIED) if is_next else record(batch, small_from=number)
+            self.batch = batch = (
+                record(batch, small_to=number + UNTRIED) if is_next else record(batch, small_from=number)
+            )
         return affordable >= UNTRIED - number % UNTRIED if is_in_small_batch(batch, number) else True
 
     def _room(self) -> tuple[int, int]:
@@ -219,7 +238,10 @@ class BatchFeed:
             self._unchecked.clear()
             over, gone = outcomes.ended(self._engine.ledger, [*asked])
             for run_id, ended in over.items():
-                rows = {number: row_of(self.batch, number, run_id, ended, _plain(row)) for number, row in self._open.pop(run_id).items()}
+                rows = {
+                    number: row_of(self.batch, number, run_id, ended, _plain(row))
+                    for number, row in self._open.pop(run_id).items()
+                }
                 self._ended |= rows
                 self._has_ended = True
                 if ended.state == "cancelled":  # perhaps the batch is: look before more is submitted
@@ -230,7 +252,11 @@ class BatchFeed:
                     self._priced += bool(row.usage.cost_usd)
                     self._unpriced += not row.is_priced
             if gone:  # Redis has lost them: they are the same runs, accepted anew
-                lost = {number: self._requests.request(number, row) for run_id in gone for number, row in self._open[run_id].items()}
+                lost = {
+                    number: self._requests.request(number, row)
+                    for run_id in gone
+                    for number, row in self._open[run_id].items()
+                }
                 self._batches.submit(self.batch, self._requests, lost, self._labels)
         return bool(self._ended) and (not self.batch.ordered or self._order[0] in self._ended)
 
@@ -247,7 +273,9 @@ class BatchFeed:
     def _is_finished(self, stop_after: int | None) -> bool:
         if self._open or self._ended:
             return False
-        is_stopped = self.batch.state in ("budget_spent", "cancelled", "done") or (stop_after is not None and self._taken >= stop_after)
+        is_stopped = self.batch.state in ("budget_spent", "cancelled", "done") or (
+            stop_after is not None and self._taken >= stop_after
+        )
         return is_stopped or self._next is None
 
 

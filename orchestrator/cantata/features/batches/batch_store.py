@@ -51,7 +51,9 @@ class BatchInfo(Value):
     ordered: bool = Field(False, description="whether results are delivered in the order of the rows")
     state: BatchState = Field(description="running, paused, budget_spent, cancelled or done; unreadable: see there")
     total: int | None = Field(None, description="number of its rows; null until all were read")
-    submitted: int = Field(0, description="rows before this one have been submitted, as far as they were not delivered earlier")
+    submitted: int = Field(
+        0, description="rows before this one have been submitted, as far as they were not delivered earlier"
+    )
     delivered: int = Field(0, description="rows whose result was delivered")
     failed: int = Field(0, description="delivered rows that failed")
     round: int = Field(0, description="how often its failed rows were retried")
@@ -61,12 +63,15 @@ class BatchInfo(Value):
     unpriced: int = Field(0, description="delivered rows with a model call whose price is not known")
     budget_usd: float | None = Field(None, description="it stops when it has cost so much")
     labels: dict[str, str] = Field(default_factory=dict, description="labels of its runs")
-    webhooks: list[str] = Field(default_factory=list, description="webhooks that its end is posted to: names of the configuration, or URLs")
+    webhooks: list[str] = Field(
+        default_factory=list, description="webhooks that its end is posted to: names of the configuration, or URLs"
+    )
     created_at: float = Field(description="when it was begun, seconds since 1970")
     closed_at: float | None = Field(None, description="when it was done or cancelled")
     out_bytes: int = Field(0, description="size of `out` up to the last delivered row")
     small_to: int = Field(
-        0, description="mode provider: rows before this one are in small batches, since the budget did not pay a whole one"
+        0,
+        description="mode provider: rows before this one are in small batches, since the budget did not pay a whole one",
     )
     small_from: int | None = Field(None, description="likewise rows from this one on; null if there are none")
     uid: str = Field("", description="tells it from an earlier batch of the same name")
@@ -111,7 +116,9 @@ class BatchStore:
             "name": name, "tenant": self._prefix, "of": self._tenant, "uid": uuid4().hex[:16],
             "settings": {**settings, "keep_ms": str(KEEP_MS)},
         }  # fmt: skip
-        is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
+        is_new, *flat = self._call(
+            "open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given
+        )
         return bool(is_new), info_of(name, named(flat))
 
     def find(self, name: str) -> BatchInfo | None:
@@ -122,13 +129,18 @@ class BatchStore:
         """Return the newest batches, newest first."""
         redis = self._ledger.redis
         return self._read(
-            cast("list[str]", self._ledger.with_retries(lambda: redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1)))
+            cast(
+                "list[str]",
+                self._ledger.with_retries(lambda: redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1)),
+            )
         )
 
     def _read(self, names: Sequence[str]) -> list[BatchInfo]:
         """Return those of these batches that are kept."""
         keys = [f"{self.key_of(name)}{part}" for name in names for part in ("", ":prices")]
-        replies = self._ledger.with_retries(lambda: ask_apart(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key)))
+        replies = self._ledger.with_retries(
+            lambda: ask_apart(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key))
+        )
         return [
             batch_of(name, fields, prices, remedy=f"{command('batch cancel', name, self._tenant)} deletes it")
             for name, fields, prices in zip(names, replies[::2], replies[1::2], strict=True)
@@ -140,12 +152,25 @@ class BatchStore:
         self._call("discard", name, name=name, tenant=self._prefix)
 
     def record(
-        self, batch: BatchInfo, *, delivered: Sequence[Delivered] = (), submitted: int | None = None, total: int | None = None,
-        out_bytes: int | None = None, small_to: int | None = None, small_from: int | None = None,
-    ) -> BatchInfo:  # fmt: skip
+        self,
+        batch: BatchInfo,
+        *,
+        delivered: Sequence[Delivered] = (),
+        submitted: int | None = None,
+        total: int | None = None,
+        out_bytes: int | None = None,
+        small_to: int | None = None,
+        small_from: int | None = None,
+    ) -> BatchInfo:
         """Record progress of a round; return the batch after that. A row is counted once, however often it is recorded."""
         rows = [_row(each) for each in delivered]
-        given = {"submitted": submitted, "total": total, "out_bytes": out_bytes, "small_to": small_to, "small_from": small_from}
+        given = {
+            "submitted": submitted,
+            "total": total,
+            "out_bytes": out_bytes,
+            "small_to": small_to,
+            "small_from": small_from,
+        }
         known = {name: value for name, value in given.items() if value is not None}
         return _known(batch.name, self._call("record", batch.name, rows=rows, round=batch.round, **known))
 
@@ -212,7 +237,9 @@ def batch_of(name: str, fields: Any, prices: Any, *, remedy: str) -> BatchInfo:
     """Return a batch from what was read of its record and its prices, which may be errors of Redis."""
 
     def row(why: str) -> BatchInfo:
-        return BatchInfo(name=name, target=BatchTarget(kind="agent", name=""), state="unreadable", created_at=0.0, unreadable=why)
+        return BatchInfo(
+            name=name, target=BatchTarget(kind="agent", name=""), state="unreadable", created_at=0.0, unreadable=why
+        )
 
     return readable(lambda: info_of(name, good(fields) | good(prices)), row, remedy=remedy)
 
@@ -224,12 +251,23 @@ def info_of(name: str, fields: Mapping[str, str]) -> BatchInfo:
     usage = {field: known.pop(field, None) for field in ("input_tokens", "output_tokens", "cost_usd")}
     times = {field: int(known.pop(field)) / 1000 for field in ("created_at", "closed_at") if field in known}
     lists = {field: json.loads(known.pop(field)) for field in ("labels", "webhooks") if field in known}
-    if float(usage["cost_usd"] or 0) > 0 and "priced" not in known:  # as record.lua counts them in a batch of the version before
+    if (
+        float(usage["cost_usd"] or 0) > 0 and "priced" not in known
+    ):  # as record.lua counts them in a batch of the version before
         known["priced"] = str(max(1, int(known["delivered"]) - int(known["failed"])))
-    return stored(BatchInfo, {**known, **identity, **times, **lists, "name": name, "usage": usage}, ignores_unknown=True)
+    return stored(
+        BatchInfo, {**known, **identity, **times, **lists, "name": name, "usage": usage}, ignores_unknown=True
+    )
 
 
 def _row(each: Delivered) -> list[JsonValue]:
     cost = each.usage.cost_usd
     cost_text = "" if cost is None else f"{cost:.12f}"
-    return [each.row, int(each.has_failed), each.usage.input_tokens, each.usage.output_tokens, cost_text, int(not each.is_priced)]
+    return [
+        each.row,
+        int(each.has_failed),
+        each.usage.input_tokens,
+        each.usage.output_tokens,
+        cost_text,
+        int(not each.is_priced),
+    ]

@@ -11,8 +11,25 @@ from itertools import islice
 from cantata.engine.engine import Engine
 from cantata.engine.start import accept_rows, check_labels, id_of_key
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
-from cantata.features.batches.rows import UNTRIED, BatchPage, BatchRow, Row, RowRequests, row_of, rows_by_run, run_id_of_row
+from cantata.features.batches.batch_store import (
+    BatchInfo,
+    BatchMode,
+    BatchStore,
+    BatchTarget,
+    Change,
+    Delivered,
+    unknown,
+)
+from cantata.features.batches.rows import (
+    UNTRIED,
+    BatchPage,
+    BatchRow,
+    Row,
+    RowRequests,
+    row_of,
+    rows_by_run,
+    run_id_of_row,
+)
 from cantata.features.webhooks.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.flows.definitions import fault_of_url
 from cantata.flows.webhooks import check_target
@@ -54,16 +71,29 @@ class Batches:
         RowRequests(self.engine, target, columns)
 
     def open(
-        self, name: str, target: BatchTarget, *, mode: BatchMode = "live", columns: Mapping[str, str] | None = None, source: str = "",
-        out: str = "", file: str = "", ordered: bool = False, concurrency: int | None = None, budget_usd: float | None = None,
-        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
-    ) -> BatchInfo:  # fmt: skip
+        self,
+        name: str,
+        target: BatchTarget,
+        *,
+        mode: BatchMode = "live",
+        columns: Mapping[str, str] | None = None,
+        source: str = "",
+        out: str = "",
+        file: str = "",
+        ordered: bool = False,
+        concurrency: int | None = None,
+        budget_usd: float | None = None,
+        labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> BatchInfo:
         """Begin a batch, or go on with the one of this name, with this concurrency, budget, labels and webhooks.
 
         Raises ConfigError for an invalid name, and if the batch of this name has another target, file, mapping or `out`.
         """
         if not NAME.fullmatch(name):
-            raise ConfigError(f"a batch's name has letters from A to Z, digits and . _ -, at most 100 of them; found {name[:110]!r}")
+            raise ConfigError(
+                f"a batch's name has letters from A to Z, digits and . _ -, at most 100 of them; found {name[:110]!r}"
+            )
         if budget_usd is not None and not (isinstance(budget_usd, int | float) and 0 < budget_usd < math.inf):
             raise ConfigError(f"budget_usd is {budget_usd!r}; it is a number of US dollars above 0")
         concurrency = CONCURRENCY[mode] if concurrency is None else concurrency
@@ -74,7 +104,14 @@ class Batches:
         }  # fmt: skip
         own = {**(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}
         for to in webhooks:
-            check_target(to, {hook: each for hook, each in self.engine.definitions.webhooks.items() if each.labels.items() <= own.items()})
+            check_target(
+                to,
+                {
+                    hook: each
+                    for hook, each in self.engine.definitions.webhooks.items()
+                    if each.labels.items() <= own.items()
+                },
+            )
         settings = {
             "file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd),
             "labels": to_json(dict(own)), "webhooks": to_json([*webhooks]),
@@ -88,9 +125,12 @@ class Batches:
             _, found = self.store.open(name, identity, settings)
         known = found.model_dump()
         if differing := [field for field, value in identity.items() if known[field] != value]:
-            what = ", ".join({"source": "file", "columns": "mapping", "ordered": "order"}.get(each, each) for each in differing)
+            what = ", ".join(
+                {"source": "file", "columns": "mapping", "ordered": "order"}.get(each, each) for each in differing
+            )
             raise ConfigError(
-                f"batch {name!r} was begun with another {what}; go on with the same, or choose another name", code="batch_differs"
+                f"batch {name!r} was begun with another {what}; go on with the same, or choose another name",
+                code="batch_differs",
             )
         self._post_end(found)  # if whoever ended it could not
         return found
@@ -147,10 +187,14 @@ class Batches:
             raise unknown(name)
         wanted = {"pause": "paused", "resume": "running", "cancel": "cancelled", "spend": "budget_spent"}.get(what)
         if not was_changed and found.state != wanted:
-            raise ConfigError(f"batch {name!r} {_REFUSALS[what].format(state=found.state.replace('_', ' '))}", code="batch_state")
+            raise ConfigError(
+                f"batch {name!r} {_REFUSALS[what].format(state=found.state.replace('_', ' '))}", code="batch_state"
+            )
         return found
 
-    def submit(self, batch: BatchInfo, requests: RowRequests, rows: Mapping[int, str], labels: Mapping[str, str]) -> dict[int, str]:
+    def submit(
+        self, batch: BatchInfo, requests: RowRequests, rows: Mapping[int, str], labels: Mapping[str, str]
+    ) -> dict[int, str]:
         """Submit rows, with their requests, as far as the tenant's quota allows; return the runs of those submitted.
 
         A repetition is harmless: each row has one run in a round.
@@ -169,30 +213,44 @@ class Batches:
             runs[run_id] = numbers
         if not runs:
             return {}
-        with engine.ledger.quotas.store(self._tenant, quota, sum(len(rows[row]) for numbers in runs.values() for row in numbers)):
+        with engine.ledger.quotas.store(
+            self._tenant, quota, sum(len(rows[row]) for numbers in runs.values() for row in numbers)
+        ):
             self._accept(batch, requests, runs, rows, labels)
         return {row: run_id for run_id, numbers in runs.items() for row in numbers}
 
     def _accept(
-        self, batch: BatchInfo, requests: RowRequests, runs: Mapping[str, Sequence[int]], rows: Mapping[int, str],
+        self,
+        batch: BatchInfo,
+        requests: RowRequests,
+        runs: Mapping[str, Sequence[int]],
+        rows: Mapping[int, str],
         labels: Mapping[str, str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Accept the runs of rows."""
         engine = self.engine
         self.store.record(batch, submitted=max(map(max, runs.values())) + 1)
         wanted = {
             run_id: requests.of_run({row: rows[row] for row in numbers}, is_again=min(numbers) < batch.submitted)
             for run_id, numbers in runs.items()
-        }  # fmt: skip
+        }
         definitions = engine.definitions if batch.mode == "live" else with_attempts(engine.definitions)
         accept_rows(
-            engine.ledger, engine.publisher, wanted, kind=requests.kind,
-            batch=self.store.scope(batch.name), definitions=definitions, definitions_text=engine.definitions_text,
-            timeout=requests.timeout, labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
+            engine.ledger,
+            engine.publisher,
+            wanted,
+            kind=requests.kind,
+            batch=self.store.scope(batch.name),
+            definitions=definitions,
+            definitions_text=engine.definitions_text,
+            timeout=requests.timeout,
+            labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
             queue=requests.queue,
-        )  # fmt: skip
+        )
 
-    def deliver(self, batch: BatchInfo, rows: Sequence[BatchRow], *, out_bytes: int | None = None, total: int | None = None) -> BatchInfo:
+    def deliver(
+        self, batch: BatchInfo, rows: Sequence[BatchRow], *, out_bytes: int | None = None, total: int | None = None
+    ) -> BatchInfo:
         """Record that the results of rows were delivered, and delete their runs; return the batch after that."""
         delivered = [Delivered(each.row, each.has_failed, each.usage, each.is_priced) for each in rows]
         found = self.store.record(batch, delivered=delivered, out_bytes=out_bytes, total=total)
@@ -211,9 +269,13 @@ class Batches:
             counts = batch.model_dump(mode="json", include={"state", "total", "delivered", "failed", "round", "usage"})
             text = f"batch {batch.name!r} is {batch.state}: {batch.delivered:,} rows, {batch.failed:,} failed"
             request = WebhookRequest(
-                id=id_of_key(f"end of batch {batch.uid} {batch.round}\n{to}"), text=text, to=to, event="end",
-                at_ms=round((batch.closed_at or 0) * 1000), data={"batch": batch.name, **counts},
-            )  # fmt: skip
+                id=id_of_key(f"end of batch {batch.uid} {batch.round}\n{to}"),
+                text=text,
+                to=to,
+                event="end",
+                at_ms=round((batch.closed_at or 0) * 1000),
+                data={"batch": batch.name, **counts},
+            )
             accept_delivery(engine.ledger, request, engine.definitions, engine.definitions_text, tenant=self._tenant)
 
     def _raise_alerts(self, batch: BatchInfo) -> None:
@@ -222,11 +284,16 @@ class Batches:
             return
         share, engine = batch.failed / batch.delivered, self.engine
         raise_alerts(
-            engine.ledger, engine.definitions, engine.definitions_text, "batch_failures", key=f"batch {batch.uid} {batch.round}",
-            message=f"{batch.failed:,} of {batch.delivered:,} rows of batch {batch.name!r} failed", tenant=self._tenant,
+            engine.ledger,
+            engine.definitions,
+            engine.definitions_text,
+            "batch_failures",
+            key=f"batch {batch.uid} {batch.round}",
+            message=f"{batch.failed:,} of {batch.delivered:,} rows of batch {batch.name!r} failed",
+            tenant=self._tenant,
             data={"batch": batch.name, "failed": batch.failed, "delivered": batch.delivered},
             applies=lambda alert: share > alert.share and alert.name in (None, batch.target.name),
-        )  # fmt: skip
+        )
 
     def results(self, name: str, start: int = 0, most: int = 100) -> BatchPage:
         """Return results that are kept and were not delivered: of rows that are over, from a row on."""
@@ -292,12 +359,18 @@ class Batches:
         """
         batch = self.find(name)
         if batch.state != "running":
-            raise ConfigError(f"batch {name!r} is {batch.state.replace('_', ' ')} and takes no rows", code="batch_state")
+            raise ConfigError(
+                f"batch {name!r} is {batch.state.replace('_', ' ')} and takes no rows", code="batch_state"
+            )
         if batch.file or batch.mode == "provider":
-            raise ConfigError(f"batch {name!r} gets its rows from the command or program that began it", code="batch_state")
+            raise ConfigError(
+                f"batch {name!r} gets its rows from the command or program that began it", code="batch_state"
+            )
         self._check_feeder(name)
         if start > batch.submitted:
-            raise ConfigError(f"row {batch.submitted} comes next, not {start}: rows are submitted in order", code="batch_state")
+            raise ConfigError(
+                f"row {batch.submitted} comes next, not {start}: rows are submitted in order", code="batch_state"
+            )
         requests = RowRequests(self.engine, batch.target, batch.columns)
         new = {row: requests.request(row, rows[row]) for row in rows if row >= batch.submitted}
         waiting = batch.submitted - batch.delivered
@@ -317,9 +390,14 @@ class Batches:
         """
         batch = self.find(name)
         if batch.file:
-            raise ConfigError(f"the rows of batch {name!r} are in a file: use `submit batch retry {name}` there", code="batch_state")
+            raise ConfigError(
+                f"the rows of batch {name!r} are in a file: use `submit batch retry {name}` there", code="batch_state"
+            )
         if batch.mode == "provider":
-            raise ConfigError(f"batches of a provider answer batch {name!r}: give its rows again where it was begun", code="batch_state")
+            raise ConfigError(
+                f"batches of a provider answer batch {name!r}: give its rows again where it was begun",
+                code="batch_state",
+            )
         self._check_feeder(name)
         goes_on = batch.state == "running" and batch.round > 0
         rows = [*(self.store.undelivered if goes_on else self.store.failed)(name, 0, batch.submitted)]
@@ -343,7 +421,9 @@ class Batches:
     def _check_feeder(self, name: str) -> None:
         """Raise ConfigError ('batch_state') if a process feeds a batch: neither knew the open rows of the other, so no bound would hold."""
         if feeder := self.store.feeder(name):
-            raise ConfigError(f"batch {name!r} is fed by {feeder}; wait until that ends, or stop it", code="batch_state")
+            raise ConfigError(
+                f"batch {name!r} is fed by {feeder}; wait until that ends, or stop it", code="batch_state"
+            )
 
     def _room(self, batch: BatchInfo, waiting: int, most: int, rest: str) -> int:
         """Return how many rows may be submitted beside those that wait to be delivered, if so many may be open; ConfigError if none."""
@@ -356,7 +436,9 @@ class Batches:
             raise ConfigError(message, code="batch_full")
         if batch.state == "running":
             self.change(batch.name, "spend")
-        raise ConfigError(f"the budget of batch {batch.name!r} is spent; begin it again with a higher budget_usd", code="batch_state")
+        raise ConfigError(
+            f"the budget of batch {batch.name!r} is spent; begin it again with a higher budget_usd", code="batch_state"
+        )
 
     def _input(self, run_id: str, target: BatchTarget) -> Row:
         """Return the input of a row, from the request of its run."""
@@ -404,7 +486,9 @@ def affordable_rows(batch: BatchInfo, cost_usd: float | None, priced: int) -> in
 def check_prices(batch: BatchInfo, unpriced: int) -> None:
     """Raise ConfigError ('batch_state') if a batch with a budget has rows whose price is not known."""
     if batch.budget_usd is not None and unpriced:
-        message = f"the price of a model of {batch.target.name!r} is not known, so budget_usd cannot hold; go on without it"
+        message = (
+            f"the price of a model of {batch.target.name!r} is not known, so budget_usd cannot hold; go on without it"
+        )
         raise ConfigError(message, code="batch_state")
 
 
@@ -413,5 +497,7 @@ def batch_target(**named: str | None) -> BatchTarget:
     given = [(kind, name) for kind, name in named.items() if name is not None]
     if len(given) != 1:
         found = " and ".join(kind for kind, _ in given) or "none"
-        raise ConfigError(f"a batch needs exactly one of agent, team, chain and workflow; found {found}", source="batch")
+        raise ConfigError(
+            f"a batch needs exactly one of agent, team, chain and workflow; found {found}", source="batch"
+        )
     return BatchTarget.model_validate({"kind": given[0][0], "name": given[0][1]})

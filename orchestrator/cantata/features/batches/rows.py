@@ -45,10 +45,14 @@ class BatchRow(Value):
 
     row: int = Field(description="its number, from 0")
     input: JsonValue = Field(None, description="the row as it was given")
-    status: RunState = Field(description="succeeded, succeeded_with_failures, failed, cancelled, timed_out or exhausted")
+    status: RunState = Field(
+        description="succeeded, succeeded_with_failures, failed, cancelled, timed_out or exhausted"
+    )
     output: JsonValue = Field(None, description="the answer of a turn, the final output of a chain or workflow")
     error: ErrorInfo | None = Field(None, description="why it failed")
-    run_id: str = Field("", description="its run, which is deleted when the result of a row that succeeded is delivered")
+    run_id: str = Field(
+        "", description="its run, which is deleted when the result of a row that succeeded is delivered"
+    )
     usage: Usage = Field(default_factory=Usage, description="its consumption")
     is_priced: bool = Field(True, exclude=True, description="whether the price of each of its model calls is known")
 
@@ -68,7 +72,9 @@ class BatchPage(Value):
 class RowRequests:
     """Makes the requests of a batch's rows. Raises ConfigError for a target that the configuration does not have."""
 
-    def __init__(self, engine: Engine, target: BatchTarget, columns: Mapping[str, str], mode: BatchMode = "live") -> None:
+    def __init__(
+        self, engine: Engine, target: BatchTarget, columns: Mapping[str, str], mode: BatchMode = "live"
+    ) -> None:
         self._engine, self._columns = engine, columns
         is_turn = target.kind in ("agent", "team")
         self.kind: Literal["turn", "chain", "batch"] = "batch" if mode == "provider" else "turn" if is_turn else "chain"
@@ -77,8 +83,12 @@ class RowRequests:
         self.timeout = Timeout(None, "")
         if mode == "provider":
             if target.kind != "agent":
-                raise ConfigError(f"in mode 'provider' a model answers the rows, not a {target.kind}; name an agent", source="batch")
-            fault = fault_of_agent(target.name, engine.definitions) if target.name in engine.definitions.agents else None
+                raise ConfigError(
+                    f"in mode 'provider' a model answers the rows, not a {target.kind}; name an agent", source="batch"
+                )
+            fault = (
+                fault_of_agent(target.name, engine.definitions) if target.name in engine.definitions.agents else None
+            )
             if fault:
                 raise ConfigError(fault, source="batch")
             self.timeout = PROVIDER_TIMEOUT
@@ -108,7 +118,11 @@ class RowRequests:
         """Return the request of a row as JSON text; its text for a provider's batch. Raises ConfigError."""
         if not isinstance(row, str | Mapping):
             raise ConfigError(f"row {number} is a {type(row).__name__}; a row is a text or an object", source="batch")
-        bounds.check(row if isinstance(row, str) else dict(row), f"row {number}", max_bytes=self._engine.definitions.limits.input_bytes)
+        bounds.check(
+            row if isinstance(row, str) else dict(row),
+            f"row {number}",
+            max_bytes=self._engine.definitions.limits.input_bytes,
+        )
         try:
             return self._request(number, row)
         except ConfigError:
@@ -127,7 +141,9 @@ class RowRequests:
         if self.kind == "turn":
             return self._turn.model_copy(update={"text": _text(number, fields)}).model_dump_json(exclude_defaults=True)
         if isinstance(fields, str):
-            raise ConfigError(f"row {number} is a text; the rows of a {self._target.kind} are objects: its input", source="batch")
+            raise ConfigError(
+                f"row {number} is a text; the rows of a {self._target.kind} are objects: its input", source="batch"
+            )
         if self._inputs and fields.keys().isdisjoint(self._inputs):
             found, read = (", ".join(map(repr, [*names][:10])) or "none" for names in (fields, self._inputs))
             message = f"row {number} has none of the inputs that chain {self._target.name!r} reads ({read}); its columns are {found}"
@@ -164,7 +180,9 @@ def _text(number: int, row: Row) -> str:
         return row
     if "text" not in row and len(row) != 1:
         found = ", ".join(map(repr, list(row)[:10])) or "none"
-        raise ConfigError(f"row {number} has no field 'text' (its fields: {found}); name one: --map FIELD=text", source="batch")
+        raise ConfigError(
+            f"row {number} has no field 'text' (its fields: {found}); name one: --map FIELD=text", source="batch"
+        )
     return as_text(row["text"] if "text" in row else next(iter(row.values())))
 
 
@@ -258,9 +276,17 @@ def row_of(batch: BatchInfo, number: int, run_id: str, ended: outcomes.EndedRow,
         is_priced = part.usage.cost_usd is not None or not part.usage.model_calls
         ended = outcomes.EndedRow(status, part.output, part.error, part.usage, is_priced)
     elif batch.mode == "provider":
-        error = ended.error or ErrorInfo(code="row_missing", message=f"run {run_id!r} has no outcome of this row; retry the row")
+        error = ended.error or ErrorInfo(
+            code="row_missing", message=f"run {run_id!r} has no outcome of this row; retry the row"
+        )
         ended = outcomes.EndedRow("failed" if ended.state == "succeeded" else ended.state, None, error, Usage())
     return BatchRow(
-        row=number, input=given, status=ended.state, output=ended.output, error=ended.error, run_id=run_id, usage=ended.usage,
+        row=number,
+        input=given,
+        status=ended.state,
+        output=ended.output,
+        error=ended.error,
+        run_id=run_id,
+        usage=ended.usage,
         is_priced=ended.is_priced,
-    )  # fmt: skip
+    )

@@ -29,7 +29,7 @@ def labels_of(source: EndedRun, from_step: str | None) -> dict[str, str]:
 
 def request_of(
     source: EndedRun, from_step: str | None, changes: Mapping[str, JsonValue], definitions: Definitions
-) -> tuple[JsonValue, JsonValue]:  # fmt: skip
+) -> tuple[JsonValue, JsonValue]:
     """Return the request of a fork, and its input. Raises ConfigError for changes that the request does not allow.
 
     Args:
@@ -44,10 +44,18 @@ def request_of(
     if source.kind == "chain":
         request = stored(ChainRequest, source.request)
         node = request.nodes[0]
-        if is_workflow := len(request.nodes) == 1 and node.kind == "workflow" and not (request.initial_input or node.input_map):
+        if (
+            is_workflow := len(request.nodes) == 1
+            and node.kind == "workflow"
+            and not (request.initial_input or node.input_map)
+        ):
             if changes and from_step != START:
-                raise _refused(f"a workflow in Python gets its input at its start, not at {from_step!r}: fork it from {START!r}")
-            request = request.model_copy(update={"nodes": [node.model_copy(update={"input": _changed(node.input, changes)})]})
+                raise _refused(
+                    f"a workflow in Python gets its input at its start, not at {from_step!r}: fork it from {START!r}"
+                )
+            request = request.model_copy(
+                update={"nodes": [node.model_copy(update={"input": _changed(node.input, changes)})]}
+            )
         else:
             request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
         faults, code = checks.check(request, definitions)
@@ -55,7 +63,11 @@ def request_of(
     else:
         turn = stored(TurnRequest, source.request)
         text = _text(turn.text, changes)
-        faults, code, given = turn_plan.check_turn(turn.model_copy(update={"text": text}), definitions), "bad_request", text
+        faults, code, given = (
+            turn_plan.check_turn(turn.model_copy(update={"text": text}), definitions),
+            "bad_request",
+            text,
+        )
     if faults:
         raise ConfigError(faults, code=code)
     if not changes:

@@ -35,40 +35,69 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     meta = cast("dict[str, str]", ledger.with_retries(lambda: ledger.redis.hgetall(key)))
     if meta and meta["status"] not in RUN_OVER:
         raise ConfigError(f"run {run_id} is {meta['status']}; wait until it is over, or cancel it first")
-    steps, spec_texts, edges, infos, names, expansions = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in PARTS)
+    steps, spec_texts, edges, infos, names, expansions = (
+        scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in PARTS
+    )
     order = [
         entry["s"]
         for entry in events(ledger.redis, ledger.with_retries, f"{key}:log")
         if entry["t"] == "expanded" and entry["s"] != START
-    ]  # fmt: skip
+    ]
     if not ledger.reader.check_complete(run_id, meta):
         raise ConfigError(f"run {run_id} is open again after a failover; wait until it is over")
     steps = states_in(meta["status"], steps)
-    own = {step_id: stored(ForkSpec, text, ignores_unknown=True) for step_id, text in spec_texts.items() if not text.startswith("=")}
+    own = {
+        step_id: stored(ForkSpec, text, ignores_unknown=True)
+        for step_id, text in spec_texts.items()
+        if not text.startswith("=")
+    }
     shared = {step_id: text[1:] for step_id, text in spec_texts.items() if text.startswith("=")}
     specs = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
     if not expansions.keys() >= set(order):
-        raise ConfigError(f"run {run_id} was executed by workers of an older version, which did not record what a fork needs")
-    return EndedRun.model_validate({
-        "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
-        "definitions": meta["definitions"],
-        "labels": json.loads(meta["labels"]), "specs": specs, "shared": shared, "names": names,
-        "steps": {step_id: _ended_step(packed, specs[step_id], json.loads(infos.get(step_id, "{}"))) for step_id, packed in steps.items()},
-        "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
-        "expansions": {parent: _expansion(json.loads(expansions[parent])) for parent in order}, "terminals": meta.get("terminals", "[]"),
-    })  # fmt: skip
+        raise ConfigError(
+            f"run {run_id} was executed by workers of an older version, which did not record what a fork needs"
+        )
+    return EndedRun.model_validate(
+        {
+            "run_id": run_id,
+            "status": meta["status"],
+            "kind": meta["kind"],
+            "request": json.loads(meta["request"]),
+            "definitions": meta["definitions"],
+            "labels": json.loads(meta["labels"]),
+            "specs": specs,
+            "shared": shared,
+            "names": names,
+            "steps": {
+                step_id: _ended_step(packed, specs[step_id], json.loads(infos.get(step_id, "{}")))
+                for step_id, packed in steps.items()
+            },
+            "edges": {step_id: _list_of(json.loads(text)) for step_id, text in edges.items()},
+            "expansions": {parent: _expansion(json.loads(expansions[parent])) for parent in order},
+            "terminals": meta.get("terminals", "[]"),
+        }
+    )
 
 
 def size_of(ledger: Ledger, run_id: str) -> int:
     """Return about how many bytes a fork of a run takes."""
     key = run_key(ledger.redis, run_id)
-    size, of_logs = cast("list[str | None]", ledger.with_retries(lambda: ledger.redis.hmget(key, ["bytes", "log_bytes"])))
+    size, of_logs = cast(
+        "list[str | None]", ledger.with_retries(lambda: ledger.redis.hmget(key, ["bytes", "log_bytes"]))
+    )
     return int(size or 0) - int(of_logs or 0)
 
 
 def make(
-    ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str], is_retry: bool = False
-) -> tuple[Ready, ...]:  # fmt: skip
+    ledger: Ledger,
+    run_id: str,
+    fork: Fork,
+    *,
+    request: JsonValue,
+    given: JsonValue,
+    labels: Mapping[str, str],
+    is_retry: bool = False,
+) -> tuple[Ready, ...]:
     """Create a forked run; return the steps to send, none if `run_id` exists. Raises UnknownRunError or CantataError.
 
     Args:
@@ -104,7 +133,11 @@ def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]
     texts = fields(ledger.redis, ledger.with_retries, f"{key}:steps", step_ids, PIECE)
     shared = list({text[1:] for text in texts if text and text.startswith("=")})
     known = dict(
-        zip((f"={step_id}" for step_id in shared), fields(ledger.redis, ledger.with_retries, f"{key}:steps", shared, PIECE), strict=True)
+        zip(
+            (f"={step_id}" for step_id in shared),
+            fields(ledger.redis, ledger.with_retries, f"{key}:steps", shared, PIECE),
+            strict=True,
+        )
     )
     for step_id, text in zip(step_ids, texts, strict=True):
         if whole := known.get(text or "", text):

@@ -20,8 +20,13 @@ from cantata.values import JsonValue
 
 
 def fork(
-    engine: Engine, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None, own: Mapping[str, str] | None
-) -> str:  # fmt: skip
+    engine: Engine,
+    source: str,
+    from_step: str | None,
+    changes: Mapping[str, JsonValue],
+    key: str | None,
+    own: Mapping[str, str] | None,
+) -> str:
     """Start the fork of a run from a step on, or without a step the retry of its unfinished part; return its id.
 
     Args:
@@ -51,20 +56,26 @@ def fork(
     size = fork_store.size_of(ledger, source)
     with engine.starting(run_id, key, labels, size), traces.trace_submission("fork", __version__) as submission:
         since = clock.now()
-        ready = fork_store.make(ledger, run_id, made, request=request, given=given, labels=labels, is_retry=from_step is None)
+        ready = fork_store.make(
+            ledger, run_id, made, request=request, given=given, labels=labels, is_retry=from_step is None
+        )
         submission.run_id, submission.source = run_id if ready else "", source
     fault_points.at("accepted")
     engine.publisher.send_ready(((run_id, step) for step in ready), sent_at=since)
     return run_id
 
 
-def was_forked_from(ledger: Ledger, created: str, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+def was_forked_from(
+    ledger: Ledger, created: str, source: str, from_step: str | None, changes: Mapping[str, JsonValue]
+) -> bool:
     """Return whether a run was created from its source with this step and these changes."""
     _, request, _, labels = ledger.runs.request_of(created)
     if labels.get(fork_requests.FORKED_AT) != from_step:
         return False
     past = fork_store.read(ledger, source)
-    wanted, _ = fork_requests.request_of(past, from_step, changes, definitions_from(ledger.runs.definitions(source, past.definitions)))
+    wanted, _ = fork_requests.request_of(
+        past, from_step, changes, definitions_from(ledger.runs.definitions(source, past.definitions))
+    )
     return cast(JsonValue, json.loads(request)) == wanted
 
 

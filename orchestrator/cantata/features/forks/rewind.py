@@ -25,7 +25,9 @@ def fork(ended: EndedRun, from_step: str) -> Fork:
     """
     step_id = _named(ended, from_step)
     if _was_never_due(ended.steps[step_id]):
-        raise ConfigError(f"step {from_step!r} was skipped, since nothing led to it; fork from a step that decides that")
+        raise ConfigError(
+            f"step {from_step!r} was skipped, since nothing led to it; fork from a step that decides that"
+        )
     return _rewound(ended, {step_id, *_unfinished(ended)})
 
 
@@ -106,7 +108,9 @@ class _Rewind:
 
     def __init__(self, ended: EndedRun, seeds: Iterable[str]) -> None:
         self._ended = ended
-        self._parent = {step_id: parent for parent, expansion in ended.expansions.items() for step_id in expansion.steps}
+        self._parent = {
+            step_id: parent for parent, expansion in ended.expansions.items() for step_id in expansion.steps
+        }
         self._counted: dict[str, list[OutEdge]] = defaultdict(list)
         for expansion in ended.expansions.values():
             for edge in expansion.counted:
@@ -114,12 +118,20 @@ class _Rewind:
         self._invalidated = self._behind(seeds)
         expansions = [ended.expansions[step_id] for step_id in self._invalidated if step_id in ended.expansions]
         self._removed = {step_id for expansion in expansions for step_id in expansion.steps}
-        self._restarted = [step_id for step_id in ended.steps if step_id in self._invalidated and step_id not in self._removed]
+        self._restarted = [
+            step_id for step_id in ended.steps if step_id in self._invalidated and step_id not in self._removed
+        ]
 
     def fork(self) -> Fork:
         """Return the fork."""
-        changed = {step_id: list(edges) for step_id, edges in self._edges.items() if edges != self._ended.edges_of(step_id)}
-        expansions = [(step_id, expansion) for step_id, expansion in self._ended.expansions.items() if step_id in self._invalidated]
+        changed = {
+            step_id: list(edges) for step_id, edges in self._edges.items() if edges != self._ended.edges_of(step_id)
+        }
+        expansions = [
+            (step_id, expansion)
+            for step_id, expansion in self._ended.expansions.items()
+            if step_id in self._invalidated
+        ]
         names: dict[str, str | bool] = {}
         terminals = self._ended.terminals
         for parent, expansion in reversed(expansions):
@@ -211,10 +223,15 @@ class _Rewind:
         missing = max(0, (spec.quorum or 0) - sum(step_end.state == "done" for step_end, _ in over))
         waits_no_more = any(edge.alone for _, edge in over)
         return RestartedStep(
-            step_id=step_id, pending=0 if waits_no_more else len(open_sources), taken=taken if has_waking else 1, quorum=missing,
-            is_quorum_met=bool(spec.quorum) and missing == 0, deadline_s=spec.deadline_s, waits=spec.kind == "wait",
+            step_id=step_id,
+            pending=0 if waits_no_more else len(open_sources),
+            taken=taken if has_waking else 1,
+            quorum=missing,
+            is_quorum_met=bool(spec.quorum) and missing == 0,
+            deadline_s=spec.deadline_s,
+            waits=spec.kind == "wait",
             joins=[*open_sources] if spec.quorum or spec.deadline_s else None,
-        )  # fmt: skip
+        )
 
     # --- maps --------------------------------------------------------------------------------------------------------
 

@@ -63,17 +63,33 @@ class Stage:
         self._put(":state", self._states())
         self._put(":edges", {step_id: to_json([list(edge) for edge in edges]) for step_id, edges in fork.edges.items()})
         self._put(":names", {name: meant for name, meant in fork.names.items() if meant is not False})
-        self._put(":joins", {restarted.step_id: to_json(restarted.joins) for restarted in fork.restarted if restarted.joins is not None})
+        self._put(
+            ":joins",
+            {
+                restarted.step_id: to_json(restarted.joins)
+                for restarted in fork.restarted
+                if restarted.joins is not None
+            },
+        )
         if all(restarted.step_id != START for restarted in fork.restarted):
             self._put(":out", {START: given})
         self._walk("blobs", ":blobs", BLOBS_PIECE)
         self._walk("ends", ":log", PIECE)
         backlogs = list(self._push_backlogs())
         return {
-            "parts": [*HASHES, ":log", *backlogs], "failures": self._walk("unlogged", ":state", PIECE),
-            "left": fork.left, "count": fork.count, "terminals": fork.terminals, "sent": [*self.sent], "ready": [*self._ready],
-            "deadlines": [[restarted.step_id, restarted.deadline_s] for restarted in fork.restarted if restarted.deadline_s is not None],
-        }  # fmt: skip
+            "parts": [*HASHES, ":log", *backlogs],
+            "failures": self._walk("unlogged", ":state", PIECE),
+            "left": fork.left,
+            "count": fork.count,
+            "terminals": fork.terminals,
+            "sent": [*self.sent],
+            "ready": [*self._ready],
+            "deadlines": [
+                [restarted.step_id, restarted.deadline_s]
+                for restarted in fork.restarted
+                if restarted.deadline_s is not None
+            ],
+        }
 
     def clear(self) -> None:
         """Delete the stage."""
@@ -139,7 +155,11 @@ LOST = "what was copied of run {source!r} is gone: Redis evicted it, or it took 
 
 def _is_plain(restarted: RestartedStep) -> bool:
     """Return whether a message alone is enough for the step to begin."""
-    return restarted.pending == 0 and restarted.taken > 0 and not (restarted.waits or restarted.is_quorum_met or restarted.deadline_s)
+    return (
+        restarted.pending == 0
+        and restarted.taken > 0
+        and not (restarted.waits or restarted.is_quorum_met or restarted.deadline_s)
+    )
 
 
 def _backlogs(fork: Fork) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -30,7 +30,9 @@ def split_id(item_id: str) -> tuple[str, str]:
     """Return the run and the step in the id of an item of the inbox. Raises ConfigError."""
     run_id, slash, step = item_id.partition("/")
     if not (run_id and slash and step):
-        raise ConfigError(f"{item_id[:100]!r} is no id of the inbox; it is RUN/STEP, as `submit inbox list` shows it", source="id")
+        raise ConfigError(
+            f"{item_id[:100]!r} is no id of the inbox; it is RUN/STEP, as `submit inbox list` shows it", source="id"
+        )
     return run_id, step
 
 
@@ -44,7 +46,11 @@ def labels_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_answer(
-    value: JsonValue, groups: Collection[str] | None, step: str, params: Mapping[str, JsonValue], info: Mapping[str, JsonValue]
+    value: JsonValue,
+    groups: Collection[str] | None,
+    step: str,
+    params: Mapping[str, JsonValue],
+    info: Mapping[str, JsonValue],
 ) -> str:
     """Return 'not_allowed' if a waiting step lists none of `groups`, else ''. Raises ConfigError for a value that its schema refuses."""
     options = wait_options(params)
@@ -70,5 +76,7 @@ def _outcome(answer: Answer, send: Callable[[Answer], SignalAnswer]) -> AnswerOu
         sent = send(answer)
     except CantataError as error:
         faults = [FaultInfo(message=each.message, where=each.where) for each in getattr(error, "faults", ())]
-        return AnswerOutcome(id=answer.id, outcome=getattr(error, "code", "unknown_run"), message=str(error), faults=faults)
+        return AnswerOutcome(
+            id=answer.id, outcome=getattr(error, "code", "unknown_run"), message=str(error), faults=faults
+        )
     return AnswerOutcome(id=answer.id, outcome=sent.outcome, message=sent.message)

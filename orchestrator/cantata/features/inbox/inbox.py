@@ -77,7 +77,9 @@ def find(ledger: Ledger, run_id: str, step: str) -> InboxItem | None:
 def _place(text: str) -> tuple[str, str]:
     match = _PLACE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text[:100]!r} is not a position in the inbox; use `next` of an earlier page", source="after")
+        raise ConfigError(
+            f"{text[:100]!r} is not a position in the inbox; use `next` of an earlier page", source="after"
+        )
     return match[1], match[2]
 
 
@@ -93,18 +95,37 @@ def _item(row: Sequence[str]) -> InboxItem:
         options, asks = wait_options(spec.params), spec.params.get("asks")
         question = question_of(options.question, asks) if spec.kind == "wait" else UNCERTAIN
         return InboxItem(
-            id=f"{run_id}/{step}", run_id=run_id, step=step, kind=spec.kind, work=spec.work,
-            question=question, context=asks, answer_schema=options.answer_schema,
-            who=options.answerers(is_escalated="escalated_at_ms" in info), since=int(since) / 1000,
-            ends_at=float(due) / 1000 if due else None, reminded_at=_seconds(info, "reminded_at_ms"),
-            escalated_at=_seconds(info, "escalated_at_ms"), run_kind=run_kind, title=title_of(run_kind, request), labels=json.loads(labels),
-        )  # fmt: skip
+            id=f"{run_id}/{step}",
+            run_id=run_id,
+            step=step,
+            kind=spec.kind,
+            work=spec.work,
+            question=question,
+            context=asks,
+            answer_schema=options.answer_schema,
+            who=options.answerers(is_escalated="escalated_at_ms" in info),
+            since=int(since) / 1000,
+            ends_at=float(due) / 1000 if due else None,
+            reminded_at=_seconds(info, "reminded_at_ms"),
+            escalated_at=_seconds(info, "escalated_at_ms"),
+            run_kind=run_kind,
+            title=title_of(run_kind, request),
+            labels=json.loads(labels),
+        )
 
     def listed(why: str) -> InboxItem:
         return InboxItem(
-            id=f"{run_id}/{step}", run_id=run_id, step=step, kind="", question=why, who=[], since=float(since) / 1000, run_kind="",
-            title="", unreadable=why,
-        )  # fmt: skip
+            id=f"{run_id}/{step}",
+            run_id=run_id,
+            step=step,
+            kind="",
+            question=why,
+            who=[],
+            since=float(since) / 1000,
+            run_kind="",
+            title="",
+            unreadable=why,
+        )
 
     return readable(read, listed, remedy=remedy_for(run_id))
 
@@ -114,7 +135,9 @@ def wait_options(params: Mapping[str, JsonValue]) -> WaitOptions:
     try:
         return stored(WaitOptions, params.get("wait") or {}, ignores_unknown=True)
     except ValidationError as error:
-        raise StoredDataError(f"the options of the wait cannot be read ({unreadable(error)}); cancel its run") from error
+        raise StoredDataError(
+            f"the options of the wait cannot be read ({unreadable(error)}); cancel its run"
+        ) from error
 
 
 def _seconds(info: Mapping[str, float], name: str) -> float | None:

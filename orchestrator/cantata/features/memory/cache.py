@@ -41,7 +41,9 @@ def recall(redis: Redis, tenant: str | None, digest: str) -> str | None:
     return None
 
 
-def remember(redis: Redis, tenant: str | None, digest: str, text: str, *, ttl_s: float, payer: Payer | None = None) -> None:
+def remember(
+    redis: Redis, tenant: str | None, digest: str, text: str, *, ttl_s: float, payer: Payer | None = None
+) -> None:
     """Store an entry of a tenant, or of all for None, for so many seconds, if the quota of `payer` allows it."""
     name, ttl_ms = _name(tenant, digest), max(1, round(ttl_s * 1000))
     key = keys.key_of(redis, f"{CACHE_KEY}:{name}")

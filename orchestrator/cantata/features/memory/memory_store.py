@@ -45,8 +45,14 @@ class MemoryStore:
     """
 
     def __init__(
-        self, ledger: Ledger, *, tenant: str = "", session: str | None = None, limits: Limits | None = None, of_run: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        ledger: Ledger,
+        *,
+        tenant: str = "",
+        session: str | None = None,
+        limits: Limits | None = None,
+        of_run: bool = False,
+    ) -> None:
         """Open the memories of a tenant, or of a session; without `limits` the default quota applies.
 
         `of_run` says that an open run writes them, which goes on while Redis is nearly full.
@@ -111,11 +117,15 @@ class MemoryStore:
         """Append an item to a list, which is created if absent; return its length. Concurrent writers lose nothing."""
         text = _json(key, item)
         with self._storing(text):
-            word, more, *used = self._call("append", self._write(key, namespace, value_bytes=bounds.MAX_MEMORY_BYTES), text)
+            word, more, *used = self._call(
+                "append", self._write(key, namespace, value_bytes=bounds.MAX_MEMORY_BYTES), text
+            )
         if word == "quota":
             raise self._exceeded(more, *used)
         if word == "other":
-            raise _refused(f"{key!r} in {namespace!r} holds {_KINDS.get(more, 'a number')}, and only lists can be appended to")
+            raise _refused(
+                f"{key!r} in {namespace!r} holds {_KINDS.get(more, 'a number')}, and only lists can be appended to"
+            )
         if word == "large":
             raise _too_large(key, int(more))
         return int(more)
@@ -130,15 +140,23 @@ class MemoryStore:
             value = change(None if packed is None else _value(packed))
             if self._put(key, value, namespace, expected=packed.split(" ", 1)[0] if packed else "", ttl="keep"):
                 return value
-        raise UnavailableError(f"memory: others change {key!r} faster than it can be updated; try again, or let fewer write it")
+        raise UnavailableError(
+            f"memory: others change {key!r} faster than it can be updated; try again, or let fewer write it"
+        )
 
     def retrieve_each(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], JsonValue]:
         """Return the values that exist, by (namespace, key), in one call; those that a session lacks are taken from its tenant."""
         names = list(dict.fromkeys(wanted))
-        found = {(namespace, key): value for namespace, key in names if namespace == CONVERSATIONS and (value := self._said(key))}
+        found = {
+            (namespace, key): value
+            for namespace, key in names
+            if namespace == CONVERSATIONS and (value := self._said(key))
+        }
         stored = [name for name in names if name[0] != CONVERSATIONS]
         scopes = list(dict.fromkeys([self._scope, ""]))
-        args = [part for scope in scopes for namespace, key in stored for part in (scope, _namespace(namespace), _key(key))]
+        args = [
+            part for scope in scopes for namespace, key in stored for part in (scope, _namespace(namespace), _key(key))
+        ]
         packed = iter(self._call("get", *args) if stored else ())
         answers = cast("dict[tuple[str, str], JsonValue]", found)
         for name, each in zip(stored * len(scopes), packed, strict=True):
@@ -173,7 +191,9 @@ class MemoryStore:
     def _put(self, key: str, value: JsonValue, namespace: str, *, ttl: str, expected: str | None = None) -> bool:
         text = _json(key, value)
         items = str(len(value)) if isinstance(value, list | tuple) else "-"
-        write = self._write(key, namespace, items=items, ttl=ttl, **({} if expected is None else {"expected": expected}))
+        write = self._write(
+            key, namespace, items=items, ttl=ttl, **({} if expected is None else {"expected": expected})
+        )
         with self._storing(text):
             word, *more = self._call("put", write, text)
         if word == "quota":
@@ -184,15 +204,32 @@ class MemoryStore:
         """Return a write as `put.lua` and `append.lua` take it; its mark names it."""
         quota = self._limits.quota_of(self.tenant)
         most: dict[str, JsonValue] = {"memory_bytes": quota.memory_bytes, "memory_namespaces": quota.memory_namespaces}
-        return to_json({"scope": self._scope, "namespace": _written(namespace), "key": _key(key), "mark": token_hex(8), **most, **more})
+        return to_json(
+            {
+                "scope": self._scope,
+                "namespace": _written(namespace),
+                "key": _key(key),
+                "mark": token_hex(8),
+                **most,
+                **more,
+            }
+        )
 
     def _exceeded(self, name: str, used: int) -> ConfigError:
         most = getattr(self._limits.quota_of(self.tenant), name)
-        return exceeded(self.tenant, name, f"{used:,} of {most:,} are kept", "delete some, or wait until some expire", source="memory")
+        return exceeded(
+            self.tenant,
+            name,
+            f"{used:,} of {most:,} are kept",
+            "delete some, or wait until some expire",
+            source="memory",
+        )
 
     def _storing(self, text: str) -> AbstractContextManager[None]:
         """Let a block store a value, given as JSON text, as far as the quota of all that its tenant keeps allows."""
-        return self._ledger.quotas.store(self.tenant, self._limits.quota_of(self.tenant), len(text), of_run=self._of_run)
+        return self._ledger.quotas.store(
+            self.tenant, self._limits.quota_of(self.tenant), len(text), of_run=self._of_run
+        )
 
     def _said(self, session: str) -> list[dict[str, JsonValue]]:
         """Return the conversation of a session, if it belongs to this bank."""
@@ -204,7 +241,9 @@ class MemoryStore:
     def _sessions(self) -> list[str]:
         if self.session is not None:
             return [self.session] if self._said(self.session) else []
-        return sorted(info.session for info in conversations.last_used(self._ledger, self.tenant, sys.maxsize) if info.entries)
+        return sorted(
+            info.session for info in conversations.last_used(self._ledger, self.tenant, sys.maxsize) if info.entries
+        )
 
     def _call(self, name: str, *args: str) -> Any:
         def call() -> Any:
@@ -221,13 +260,17 @@ def _value(packed: str) -> JsonValue:
     try:
         return cast(JsonValue, json.loads(packed.split(" ", 2)[2]))
     except (ValueError, IndexError, RecursionError) as error:
-        raise StoredDataError(f"a stored memory cannot be read ({unreadable(error)}); delete it, or store another value") from error
+        raise StoredDataError(
+            f"a stored memory cannot be read ({unreadable(error)}); delete it, or store another value"
+        ) from error
 
 
 def _json(key: str, value: JsonValue) -> str:
     if excess := bounds.find(value):
         fault = excess.of("the value")
-        raise _refused(f"the value of {key!r} is no JSON to store: {fault}; store texts, numbers, booleans, None, lists and dicts of them")
+        raise _refused(
+            f"the value of {key!r} is no JSON to store: {fault}; store texts, numbers, booleans, None, lists and dicts of them"
+        )
     text = to_json(value)
     size = len(text.encode())
     if size > bounds.MAX_MEMORY_BYTES:
@@ -245,7 +288,9 @@ def _namespace(namespace: str) -> str:
 
 def _written(namespace: str) -> str:
     if namespace == CONVERSATIONS:
-        raise _refused(f"the namespace {CONVERSATIONS!r} holds the conversations of sessions and is read-only; use another")
+        raise _refused(
+            f"the namespace {CONVERSATIONS!r} holds the conversations of sessions and is read-only; use another"
+        )
     return _namespace(namespace)
 
 
@@ -254,7 +299,9 @@ def _text(what: str, text: str, most: int) -> str:
         raise _refused(f"a {what} is a text of at least one character, not {text!r}")
     size = _size(what, text)
     if size > most:
-        raise _refused(f"the {what} {text[:40]!r}… has {size:,} bytes; at most {most:,} are allowed; shorten it, or use a hash of it")
+        raise _refused(
+            f"the {what} {text[:40]!r}… has {size:,} bytes; at most {most:,} are allowed; shorten it, or use a hash of it"
+        )
     return text
 
 

@@ -45,7 +45,9 @@ def read(name: str) -> Imported:
             found.faults.append(Fault(str(error), str(key)))
         else:
             found.tools[_tool_name(entry)] = tool
-            found.schedules[_unused(re.sub(r"[^A-Za-z0-9._-]+", "-", str(key))[:MAX_NAME] or "entry", found.schedules)] = declared
+            found.schedules[
+                _unused(re.sub(r"[^A-Za-z0-9._-]+", "-", str(key))[:MAX_NAME] or "entry", found.schedules)
+            ] = declared
     return found
 
 
@@ -58,7 +60,9 @@ def _tool(app: Celery, entry: Mapping[str, Any]) -> JsonValue:
     options = dict(entry.get("options") or {})
     queue = options.pop("queue", None)
     if options:
-        raise ValueError(f"the options {', '.join(sorted(options))} have no counterpart; set them on the task, or leave them out")
+        raise ValueError(
+            f"the options {', '.join(sorted(options))} have no counterpart; set them on the task, or leave them out"
+        )
     return {"task": str(entry["task"]), **({"queue": str(queue)} if queue else {})}
 
 
@@ -85,7 +89,9 @@ def _arguments(app: Celery, entry: Mapping[str, Any]) -> dict[str, JsonValue]:
             raise ValueError(f"the arguments do not fit the task {entry['task']!r}: {error}") from None
         named = dict(zip(signature.parameters.values(), args, strict=False))
         if len(named) < len(args) or any(each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for each in named):
-            raise ValueError(f"task {entry['task']!r} has arguments without a name of their own; a tool gives keyword arguments only")
+            raise ValueError(
+                f"task {entry['task']!r} has arguments without a name of their own; a tool gives keyword arguments only"
+            )
         kwargs |= {each.name: value for each, value in named.items()}
     found: dict[str, JsonValue] = to_jsonable_python(kwargs)
     return found
@@ -113,9 +119,19 @@ def _timing(app: Celery, when: object) -> dict[str, JsonValue]:
 
 def _field(given: object) -> str:
     """Return a field of a crontab as cron writes it: names have three letters, and lists commas."""
-    text = given if isinstance(given, str) else ",".join(map(str, given)) if isinstance(given, list | tuple | set | range) else str(given)
+    text = (
+        given
+        if isinstance(given, str)
+        else ",".join(map(str, given))
+        if isinstance(given, list | tuple | set | range)
+        else str(given)
+    )
     return re.sub(r"([a-z]{3})[a-z]*", r"\1", text.replace(" ", "").lower())
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
-    return next(each for number in range(1, len(taken) + 2) if (each := name if number == 1 else f"{name[:90]}-{number}") not in taken)
+    return next(
+        each
+        for number in range(1, len(taken) + 2)
+        if (each := name if number == 1 else f"{name[:90]}-{number}") not in taken
+    )

@@ -16,7 +16,15 @@ from cantata.engine.isolation import Isolation, Item
 from cantata.engine.publisher import Publisher
 from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError, StoredDataError, UnavailableError, UnknownRunError
-from cantata.features.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at, shard_for
+from cantata.features.schedules.schedule_store import (
+    FOREVER,
+    Fired,
+    Firing,
+    ScheduleStore,
+    names_in,
+    run_id_at,
+    shard_for,
+)
 from cantata.features.schedules.times import delay_ms, due_times, placeholders, request_at
 from cantata.features.webhooks.webhooks import raise_alerts
 from cantata.flows.definitions import Quota
@@ -41,7 +49,9 @@ UNREADABLE_RETRY_MS = 60_000
 STARTED = ("new", "accepted")  # outcomes of a time that got its run; the latter waits for its turn in a session
 
 
-def fire_due(publisher: Publisher, ledger: Ledger, due: Sequence[DueSchedule], isolation: Isolation | None = None) -> None:
+def fire_due(
+    publisher: Publisher, ledger: Ledger, due: Sequence[DueSchedule], isolation: Isolation | None = None
+) -> None:
     """Start the runs of all times of these schedules that have come, and send their first messages.
 
     Whoever calls it with the same schedules at the same time, each time is run once. A process that dies in it leaves times that the next
@@ -59,7 +69,9 @@ def fire_due(publisher: Publisher, ledger: Ledger, due: Sequence[DueSchedule], i
 
 
 def _sweep(sweep: Sweep) -> None:
-    fire_due(sweep.app, sweep.ledger, [schedule for swept in sweep.found for schedule in swept.schedules], sweep.isolation)
+    fire_due(
+        sweep.app, sweep.ledger, [schedule for swept in sweep.found for schedule in swept.schedules], sweep.isolation
+    )
 
 
 DUTY: Duty = ("schedules", _sweep)
@@ -94,13 +106,24 @@ class _Look(NamedTuple):
 
 
 def item_of(
-    spec: Schedule, scope: str, request: Mapping[str, Any], labels: Mapping[str, str], at_ms: int, *, run_id: str | None = None
+    spec: Schedule,
+    scope: str,
+    request: Mapping[str, Any],
+    labels: Mapping[str, str],
+    at_ms: int,
+    *,
+    run_id: str | None = None,
 ) -> dict[str, str]:
     """Return a time with its run, as `fire.lua` has them."""
     name = names_in(scope)[1]
     own = {**labels, "schedule": name, "scheduled_at": placeholders(spec, name, at_ms)["scheduled_at"]}
     run = run_id or run_id_at(shard_for(scope, spec), scope, at_ms)
-    return {"at": str(at_ms), "run": run, "request": to_json(request_at(spec, name, request, at_ms)), "labels": to_json(dict(own))}
+    return {
+        "at": str(at_ms),
+        "run": run,
+        "request": to_json(request_at(spec, name, request, at_ms)),
+        "labels": to_json(dict(own)),
+    }
 
 
 def started(firing: Firing, result: Fired) -> Iterable[tuple[str, int]]:
@@ -113,7 +136,10 @@ def started(firing: Firing, result: Fired) -> Iterable[tuple[str, int]]:
 def _look(ledger: Ledger, quotas: Quotas, due: DueSchedule) -> _Look:
     try:
         spec = stored(Schedule, due.spec, ignores_unknown=True)
-    except (ValidationError, StoredDataError) as error:  # such as a time zone that the system of this process does not have
+    except (
+        ValidationError,
+        StoredDataError,
+    ) as error:  # such as a time zone that the system of this process does not have
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         message = f"the schedule cannot be read: {why}"
         return _Look(due, None, _later(due, "skip", due.next_at, 0, UNREADABLE_RETRY_MS, message))
@@ -124,7 +150,16 @@ def _later(due: DueSchedule, overlap: str, next_at: str, missed: int, retry_ms: 
     """Return a firing that starts nothing, and has the schedule looked at again."""
     retry_at = str(due.now_ms - due.skipped_ms + retry_ms)
     return Firing(
-        due.shard, due.scope, due.mark, overlap, [], read=due.next_at, next_at=next_at, retry_at=retry_at, missed=missed, error=error
+        due.shard,
+        due.scope,
+        due.mark,
+        overlap,
+        [],
+        read=due.next_at,
+        next_at=next_at,
+        retry_at=retry_at,
+        missed=missed,
+        error=error,
     )
 
 
@@ -142,7 +177,8 @@ def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) ->
         return _later(due, spec.overlap, str(kept_ms or ""), times.missed if times else 0, REFUSED_RETRY_MS, room)
     if spec.overlap == "cancel_previous" and fires and due.open_run:
         error = ErrorInfo(
-            code="cancelled", message=f"the next run of schedule {names_in(due.scope)[1]!r} was due (overlap: cancel_previous)"
+            code="cancelled",
+            message=f"the next run of schedule {names_in(due.scope)[1]!r} was due (overlap: cancel_previous)",
         )
         with suppress(UnknownRunError):
             ledger.runs.cancel(due.open_run, error=error)
@@ -159,9 +195,17 @@ def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) ->
     items += [item_of(spec, due.scope, request, labels, at_ms) for at_ms in fires]
     look_at = FOREVER if next_ms is None else str(next_ms + delay_ms(spec, due.scope, next_ms) - due.skipped_ms)
     return Firing(
-        due.shard, due.scope, due.mark, spec.overlap, items, read=due.next_at, next_at=str(next_ms or ""), look_at=look_at,
-        missed=times.missed if times else 0, skipped=skipped,
-    )  # fmt: skip
+        due.shard,
+        due.scope,
+        due.mark,
+        spec.overlap,
+        items,
+        read=due.next_at,
+        next_at=str(next_ms or ""),
+        look_at=look_at,
+        missed=times.missed if times else 0,
+        skipped=skipped,
+    )
 
 
 def _room(quotas: Quotas, tenant: str, due: DueSchedule) -> int | str:
@@ -205,7 +249,13 @@ def _raise_alerts(ledger: Ledger, due: DueSchedule, firing: Firing) -> None:
         return
     text = ledger.runs.definitions_in(due.shard, known.digest, f"schedule {name!r}")
     raise_alerts(
-        ledger, definitions_from(text), text, "schedule_missed", key=f"schedule {due.scope} {due.next_at}", tenant=tenant,
+        ledger,
+        definitions_from(text),
+        text,
+        "schedule_missed",
+        key=f"schedule {due.scope} {due.next_at}",
+        tenant=tenant,
         message=f"schedule {name!r} did not start a run at its time: {firing.error or f'{firing.missed} times are missed'}",
-        data={"schedule": name, "missed": firing.missed, "error": firing.error or ""}, applies=lambda alert: alert.name in (None, name),
-    )  # fmt: skip
+        data={"schedule": name, "missed": firing.missed, "error": firing.error or ""},
+        applies=lambda alert: alert.name in (None, name),
+    )

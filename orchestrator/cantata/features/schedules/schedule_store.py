@@ -95,7 +95,9 @@ class Firing:
 
     def as_call(self) -> tuple[int, tuple[str, str]]:
         """Return the shard and the arguments of the script."""
-        given = {name: value for name, value in asdict(self).items() if value is not None and name not in ("shard", "scope")}
+        given = {
+            name: value for name, value in asdict(self).items() if value is not None and name not in ("shard", "scope")
+        }
         return self.shard, (self.scope, to_json(given))
 
 
@@ -135,8 +137,15 @@ class ScheduleStore:
         self._caller = ledger.caller
 
     def put(
-        self, shard: int, scope: str, fields: Mapping[str, str], definitions: str, look_at_ms: int | None, *, only_new: bool = False
-    ) -> bool:  # fmt: skip
+        self,
+        shard: int,
+        scope: str,
+        fields: Mapping[str, str],
+        definitions: str,
+        look_at_ms: int | None,
+        *,
+        only_new: bool = False,
+    ) -> bool:
         """Create or replace a schedule; return False if there is one already and it should be new. With the same timing, its times go on.
 
         One in another shard, which belongs to another session, is deleted first: so no time has two runs, whatever dies in between.
@@ -173,7 +182,10 @@ class ScheduleStore:
             reply = cast(str, call(to_json({**given, "definitions_text": definitions})))
         if reply == "ok" and set(self._shards_with(scope)) - {shard}:
             self._edit_in(shard, scope, {"delete": True})
-            raise ConfigError("another call changed its session at the same time; try again", source=f"schedule {names_in(scope)[1]!r}")
+            raise ConfigError(
+                "another call changed its session at the same time; try again",
+                source=f"schedule {names_in(scope)[1]!r}",
+            )
         return reply == "ok"
 
     def read(self, tenant: str, name: str) -> ScheduleRecord | None:
@@ -188,7 +200,9 @@ class ScheduleStore:
         """Return the schedules of a tenant, or of all if it is None, by name, each with its last run."""
         prefix = "" if tenant is None else scope_of(tenant, "")
         redis = self._caller.redis
-        listed = self._caller.with_retries(lambda: ask_shards(redis, lambda pipe, key: pipe.zrange(f"{key}:schedules", 0, -1)))
+        listed = self._caller.with_retries(
+            lambda: ask_shards(redis, lambda pipe, key: pipe.zrange(f"{key}:schedules", 0, -1))
+        )
         calls = [
             (shard, (LISTED_RUNS, *names[start : start + READ_AT_ONCE]))
             for shard, names in enumerate([name for name in names if name.startswith(prefix)] for names in listed)
@@ -196,7 +210,9 @@ class ScheduleStore:
         ]
         parts = (calls[start : start + CALLS_AT_ONCE] for start in range(0, len(calls), CALLS_AT_ONCE))
         replies = [reply for part in parts for reply in self._caller.call_all("schedules/read", part)]
-        return sorted((_listed(*each) for reply in replies for each in reply), key=lambda each: (each.tenant, each.name))
+        return sorted(
+            (_listed(*each) for reply in replies for each in reply), key=lambda each: (each.tenant, each.name)
+        )
 
     def pause(self, scope: str, note: str) -> bool:
         """Pause a schedule: none of its times are run. Return False if there is none, as the methods below do."""
@@ -204,7 +220,9 @@ class ScheduleStore:
 
     def resume(self, scope: str, next_ms: int | None, look_at_ms: int | None) -> bool:
         """Have a paused schedule go on at a time."""
-        return self._edit(scope, {"resume": number_text(next_ms), "look_at": number_text(look_at_ms) or FOREVER}) == "ok"
+        return (
+            self._edit(scope, {"resume": number_text(next_ms), "look_at": number_text(look_at_ms) or FOREVER}) == "ok"
+        )
 
     def delete(self, scope: str) -> bool:
         """Delete a schedule; its runs go on."""
@@ -225,7 +243,9 @@ class ScheduleStore:
 
         The result of a schedule that was changed meanwhile has no outcomes; that of one whose record cannot be used is the error.
         """
-        replies = self._caller.call_all("schedules/fire", [firing.as_call() for firing in firings], on_error=lambda error: [error])
+        replies = self._caller.call_all(
+            "schedules/fire", [firing.as_call() for firing in firings], on_error=lambda error: [error]
+        )
         return [_fired(reply) for reply in replies]
 
     def overdue(self, seconds: float) -> list[str]:
@@ -234,14 +254,18 @@ class ScheduleStore:
         now_s, micros = self._caller.with_retries(redis.time)
         by_ms = int((now_s + micros / 1e6 - seconds) * 1000)
         found = self._caller.with_retries(
-            lambda: ask_shards(redis, lambda pipe, key: pipe.zrangebyscore(f"{key}:schedules", "-inf", by_ms, start=0, num=100))
+            lambda: ask_shards(
+                redis, lambda pipe, key: pipe.zrangebyscore(f"{key}:schedules", "-inf", by_ms, start=0, num=100)
+            )
         )
         return [scope for scopes in found for scope in scopes]
 
     def _shards_with(self, scope: str) -> list[int]:
         """Return the shards in which a schedule lies: one, or none."""
         redis = self._caller.redis
-        scores = self._caller.with_retries(lambda: ask_shards(redis, lambda pipe, key: pipe.zscore(f"{key}:schedules", scope)))
+        scores = self._caller.with_retries(
+            lambda: ask_shards(redis, lambda pipe, key: pipe.zscore(f"{key}:schedules", scope))
+        )
         return [shard for shard, score in enumerate(scores) if score is not None]
 
     def _edit(self, scope: str, change: Mapping[str, JsonValue]) -> str:
@@ -260,7 +284,7 @@ def _fired(reply: Sequence[Any]) -> Fired | Exception:
 
 def _listed(
     scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int, fault: str = ""
-) -> ScheduleRecord:  # fmt: skip
+) -> ScheduleRecord:
     """Return a schedule from the reply of `read.lua`."""
     tenant, name = names_in(scope)
     fields = named(flat)
@@ -272,33 +296,82 @@ def _listed(
     def row(why: str) -> ScheduleRecord:
         origin: Origin = "config" if fields.get("origin") == "config" else "api"
         return ScheduleRecord(
-            name=name, tenant=tenant, state="unreadable", timing="", target="", declared_by=origin, definitions="",
-            pause_note=fields.get("pause_note", ""), is_paused="paused" in fields,
-            next_at=[], fired=0, skipped=0, missed=0, pending=pending, error="", created_at=0.0, runs=[], schedule=None, request={},
-            labels={}, digest="", mark="", quota="{}", next_ms=None, now_ms=now_ms, skipped_ms=0, unreadable=why,
-        )  # fmt: skip
+            name=name,
+            tenant=tenant,
+            state="unreadable",
+            timing="",
+            target="",
+            declared_by=origin,
+            definitions="",
+            pause_note=fields.get("pause_note", ""),
+            is_paused="paused" in fields,
+            next_at=[],
+            fired=0,
+            skipped=0,
+            missed=0,
+            pending=pending,
+            error="",
+            created_at=0.0,
+            runs=[],
+            schedule=None,
+            request={},
+            labels={},
+            digest="",
+            mark="",
+            quota="{}",
+            next_ms=None,
+            now_ms=now_ms,
+            skipped_ms=0,
+            unreadable=why,
+        )
 
     return readable(read, row, remedy=f"replace it, or delete it with {command('schedules delete', name, tenant)}")
 
 
 def _record(
     tenant: str, name: str, fields: Mapping[str, str], pending: int, runs: Sequence[Sequence[str]], now_ms: int
-) -> ScheduleRecord:  # fmt: skip
+) -> ScheduleRecord:
     spec, skipped_ms = stored(Schedule, fields["spec"], ignores_unknown=True), int(fields.get("skipped_ms", 0))
     next_ms = int(fields["next"]) if fields.get("next") else None
     if next_ms is not None and not bounds.FIRST_INSTANT_S <= next_ms / 1000 <= bounds.LAST_INSTANT_S:
-        raise StoredDataError(f"its next time, {next_ms} ms, is not between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR + 1}")
+        raise StoredDataError(
+            f"its next time, {next_ms} ms, is not between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR + 1}"
+        )
     shown = [] if next_ms is None or "paused" in fields else [next_ms, *islice(times(spec, next_ms), NEXT_TIMES - 1)]
     last = [
-        ScheduledRun(run_id=run_id, scheduled_at=int(at) / 1000, status=status, started_at=int(started) / 1000 if started else None)
+        ScheduledRun(
+            run_id=run_id,
+            scheduled_at=int(at) / 1000,
+            status=status,
+            started_at=int(started) / 1000 if started else None,
+        )
         for run_id, at, status, started in runs
     ]
     return ScheduleRecord(
-        name=name, tenant=tenant, state="paused" if "paused" in fields else "active" if next_ms else "over", timing=describe_timing(spec),
-        target=describe_target(spec), declared_by=cast(Origin, fields["origin"]), definitions=fields["definitions"][:12],
-        pause_note=fields.get("pause_note", ""), next_at=[at / 1000 for at in shown], fired=int(fields.get("fired", 0)),
-        skipped=int(fields.get("skipped", 0)), missed=int(fields.get("missed", 0)), pending=pending, error=fields.get("error", ""),
-        created_at=int(fields["created_at"]) / 1000, runs=last, schedule=spec, request=json.loads(fields["request"]),
-        labels=json.loads(fields["labels"]), digest=fields["definitions"], mark=fields["mark"], quota=fields["quota"], next_ms=next_ms,
-        now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms, is_paused="paused" in fields,
-    )  # fmt: skip
+        name=name,
+        tenant=tenant,
+        state="paused" if "paused" in fields else "active" if next_ms else "over",
+        timing=describe_timing(spec),
+        target=describe_target(spec),
+        declared_by=cast(Origin, fields["origin"]),
+        definitions=fields["definitions"][:12],
+        pause_note=fields.get("pause_note", ""),
+        next_at=[at / 1000 for at in shown],
+        fired=int(fields.get("fired", 0)),
+        skipped=int(fields.get("skipped", 0)),
+        missed=int(fields.get("missed", 0)),
+        pending=pending,
+        error=fields.get("error", ""),
+        created_at=int(fields["created_at"]) / 1000,
+        runs=last,
+        schedule=spec,
+        request=json.loads(fields["request"]),
+        labels=json.loads(fields["labels"]),
+        digest=fields["definitions"],
+        mark=fields["mark"],
+        quota=fields["quota"],
+        next_ms=next_ms,
+        now_ms=now_ms + skipped_ms,
+        skipped_ms=skipped_ms,
+        is_paused="paused" in fields,
+    )

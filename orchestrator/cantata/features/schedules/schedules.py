@@ -101,12 +101,19 @@ class Schedules:
         found = self.find(name)
         if found is None:
             known = did_you_mean(name, [each.name for each in self.list()])
-            raise ConfigError(f"there is no schedule {name!r}{known or '; none was applied or created yet'}", code=UNKNOWN)
+            raise ConfigError(
+                f"there is no schedule {name!r}{known or '; none was applied or created yet'}", code=UNKNOWN
+            )
         return found
 
     def create(
-        self, name: str, schedule: Schedule | Mapping[str, Any], *, replace: bool = False, labels: Mapping[str, str] | None = None
-    ) -> ScheduleRecord:  # fmt: skip
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        *,
+        replace: bool = False,
+        labels: Mapping[str, str] | None = None,
+    ) -> ScheduleRecord:
         """Create a schedule, whose runs have the current definitions.
 
         Args:
@@ -117,13 +124,19 @@ class Schedules:
         """
         spec = _checked(name, schedule)
         check_labels({**spec.labels, **(labels or {})})
-        spec = spec.model_copy(update={"labels": {**spec.labels, **(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}})
+        spec = spec.model_copy(
+            update={"labels": {**spec.labels, **(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}}
+        )
         if spec.tenant != self._tenant:
-            raise ConfigError(f"the label 'tenant' is {spec.tenant!r}, but this is a schedule of tenant {self._tenant!r}", source=name)
+            raise ConfigError(
+                f"the label 'tenant' is {spec.tenant!r}, but this is a schedule of tenant {self._tenant!r}", source=name
+            )
         if first_time(spec, _now_ms()) is None:
             raise ConfigError("its time has passed", source=f"schedule {name!r}")
         if not self._put(name, spec, "api", only_new=not replace):
-            raise ConfigError(f"there is a schedule {name!r} already; replace or delete it", source=name, code="schedule_exists")
+            raise ConfigError(
+                f"there is a schedule {name!r} already; replace or delete it", source=name, code="schedule_exists"
+            )
         return self.get(name)
 
     def delete(self, name: str) -> None:
@@ -184,10 +197,14 @@ class Schedules:
         if not found:
             return 0
         size = (len(to_json(dict(labels or {}))) + PENDING_BYTES) * len(found)
-        with self._engine.ledger.quotas.store(self._tenant, self._engine.definitions.limits.quota_of(self._tenant), size):
+        with self._engine.ledger.quotas.store(
+            self._tenant, self._engine.definitions.limits.quota_of(self._tenant), size
+        ):
             is_full = len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full"
         if is_full:
-            raise ConfigError(f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill")
+            raise ConfigError(
+                f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill"
+            )
         return len(found)
 
     def plan(self) -> Sequence[ScheduleChange]:
@@ -195,7 +212,9 @@ class Schedules:
 
         Compared are the schedules of the client's configuration with those that a configuration declared, and their definitions.
         """
-        declared = {(spec.tenant, name): _checked(name, spec) for name, spec in self._engine.definitions.schedules.items()}
+        declared = {
+            (spec.tenant, name): _checked(name, spec) for name, spec in self._engine.definitions.schedules.items()
+        }
         for (_, name), spec in declared.items():
             self._request(name, spec)
         kept = {(each.tenant, each.name): each for each in self._store.find(None)}
@@ -237,13 +256,19 @@ class Schedules:
 
     def _differences(self, known: ScheduleRecord, spec: Schedule) -> dict[str, tuple[JsonValue, JsonValue]]:
         def values(each: Schedule, origin: str, definitions: str) -> dict[str, JsonValue]:
-            return {**each.model_dump(mode="json", exclude_defaults=True), "definitions": definitions[:12], "declared by": origin}
+            return {
+                **each.model_dump(mode="json", exclude_defaults=True),
+                "definitions": definitions[:12],
+                "declared by": origin,
+            }
 
         if known.unreadable:
             return {"record": (known.unreadable, "replaced")}
         before = values(known.spec, known.declared_by, known.digest)
         after = values(spec, "config", definitions_digest(self._engine.definitions_text))
-        return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
+        return {
+            key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)
+        }
 
     def _put(self, name: str, spec: Schedule, origin: Origin, *, only_new: bool = False) -> bool:
         definitions, scope = self._engine.definitions, scope_of(spec.tenant, name)
@@ -255,9 +280,14 @@ class Schedules:
         next_ms = first_time(spec, _now_ms())
         session = conversations.run_session(spec.tenant, spec.turn.session if spec.turn else None, definitions.sessions)
         offer = offer_of(
-            kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, session=session,
-            max_deliveries=definitions.limits.quota_of(spec.tenant).open_deliveries, **settings,
-        )  # fmt: skip
+            kind=request.kind,
+            tenant=spec.tenant,
+            queue=COORDINATOR,
+            webhooks=hooks,
+            session=session,
+            max_deliveries=definitions.limits.quota_of(spec.tenant).open_deliveries,
+            **settings,
+        )
         fields = {
             "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request.text, "offer": to_json(offer),
             "labels": to_json(dict(spec.labels)), "quota": definitions.limits.quota_of(spec.tenant).model_dump_json(), "origin": origin,
@@ -277,7 +307,10 @@ def describe(change: ScheduleChange) -> Sequence[str]:
     of_tenant = f" (tenant {change.tenant})" if change.tenant else ""
     signs = {"added": "+", "changed": "~", "removed": "-"}
     lines = [f"{signs[change.kind]} {change.name}{of_tenant}"]
-    return [*lines, *(f"    {field}: {_shown(before)} → {_shown(after)}" for field, (before, after) in change.fields.items())]
+    return [
+        *lines,
+        *(f"    {field}: {_shown(before)} → {_shown(after)}" for field, (before, after) in change.fields.items()),
+    ]
 
 
 def _shown(value: JsonValue) -> str:

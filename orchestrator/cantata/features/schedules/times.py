@@ -77,10 +77,18 @@ def placeholders(schedule: Schedule, name: str, at_ms: int) -> dict[str, str]:
     """Return the values of the placeholders in its texts, in its time zone."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(schedule.zone)
     return {
-        "schedule": name, "scheduled_at": at.isoformat(timespec="seconds"), "timestamp": str(at_ms // 1000),
-        "date": at.strftime("%Y-%m-%d"), "time": at.strftime("%H:%M"), "year": at.strftime("%Y"), "month": at.strftime("%m"),
-        "day": at.strftime("%d"), "hour": at.strftime("%H"), "minute": at.strftime("%M"), "weekday": at.strftime("%A").lower(),
-    }  # fmt: skip
+        "schedule": name,
+        "scheduled_at": at.isoformat(timespec="seconds"),
+        "timestamp": str(at_ms // 1000),
+        "date": at.strftime("%Y-%m-%d"),
+        "time": at.strftime("%H:%M"),
+        "year": at.strftime("%Y"),
+        "month": at.strftime("%m"),
+        "day": at.strftime("%d"),
+        "hour": at.strftime("%H"),
+        "minute": at.strftime("%M"),
+        "weekday": at.strftime("%A").lower(),
+    }
 
 
 def request_at(schedule: Schedule, name: str, request: Mapping[str, Any], at_ms: int) -> dict[str, JsonValue]:

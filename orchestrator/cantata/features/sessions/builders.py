@@ -29,7 +29,11 @@ def fault_of(name: object) -> str | None:
     """Return what is wrong with a builder's name, or None."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         return f"a builder's name is a printable text, not {name!r}"
-    return f"the builder's name has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed" if len(name) > MAX_NAME_CHARS else None
+    return (
+        f"the builder's name has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed"
+        if len(name) > MAX_NAME_CHARS
+        else None
+    )
 
 
 class Builder:
@@ -48,7 +52,9 @@ class Builder:
         found = self._ledger.with_retries(lambda: self._ledger.redis.hmget(self._key, list(fields)))
         return dict(zip(fields, cast("list[str | None]", found), strict=True))
 
-    def update(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]], *, of_run: bool = False) -> None:
+    def update(
+        self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]], *, of_run: bool = False
+    ) -> None:
         """Replace some fields by the result of `change`, which is called again if another writer was faster.
 
         Raises ConfigError if the quota does not allow it; never for the outcome of a run, `of_run`.
@@ -63,6 +69,8 @@ class Builder:
                 "expected": [[field, text or ""] for field, text in found.items()], "changed": dict(changed),
             }  # fmt: skip
             quota = Quota() if of_run else self._quota
-            with self._ledger.quotas.store(self._tenant, quota, sum(map(len, changed.values())), name=self._item, of_run=of_run):
+            with self._ledger.quotas.store(
+                self._tenant, quota, sum(map(len, changed.values())), name=self._item, of_run=of_run
+            ):
                 if self._ledger.caller.call_shard("sessions/change_builder", self._item.shard, to_json(given)):
                     return

@@ -23,7 +23,11 @@ def take(ledger: Ledger, *, tenant: str, team: str, session: str, step: str) -> 
     name = "{rotation:%s/%s/%s}" % (quote(tenant, safe=""), quote(team, safe=""), session)  # noqa: UP031  # braces are a hash tag
 
     def call() -> int:
-        number = int(SCRIPTS.call(ledger.redis, "sessions/rotation", key_of(ledger.redis, name), step, str(REMEMBERED), str(KEEP_S)))
+        number = int(
+            SCRIPTS.call(
+                ledger.redis, "sessions/rotation", key_of(ledger.redis, name), step, str(REMEMBERED), str(KEEP_S)
+            )
+        )
         if fault_points.at("rotation-replied"):
             raise RedisConnectionError("the reply was dropped")
         return number

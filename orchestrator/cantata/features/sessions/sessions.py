@@ -39,7 +39,10 @@ class Sessions:
             raise ConfigError(fault, source="session")
         entries, waiting = self.history(session, most), self.waiting(session)
         if not entries and not waiting:
-            raise ConfigError(f"no conversation {session!r} is kept here; `submit sessions list` shows those kept", code="unknown_session")
+            raise ConfigError(
+                f"no conversation {session!r} is kept here; `submit sessions list` shows those kept",
+                code="unknown_session",
+            )
         return entries, waiting
 
     def clear(self, session: str) -> int:

@@ -34,8 +34,11 @@ log = structlog.get_logger(__name__)
 
 
 def create_deliveries(
-    publisher: Publisher, ledger: Ledger, shards: Sequence[int], isolate: Callable[[str], AbstractContextManager[object]] = nullcontext
-) -> None:  # fmt: skip
+    publisher: Publisher,
+    ledger: Ledger,
+    shards: Sequence[int],
+    isolate: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> None:
     """Create and send the runs that post the events in the outboxes of some shards, for CREATION_S at most; the next call goes on.
 
     The tenants of the shards take turns, each with a few runs. `isolate` keeps the error of one, given as `shard|tenant`, from the others.
@@ -82,17 +85,25 @@ def accept_delivery(
     """Accept a run that posts to a webhook of the definitions; the same request once. The sweep sends its first step, or the caller."""
     labels = {"webhook_of": request.run_id, "tenant": tenant}
     return accept_run(
-        ledger, request.id, kind="webhook", request=request.model_dump_json(exclude_defaults=True), timeout=DELIVERY, queue=QUEUE,
-        definitions=with_attempts(definitions), definitions_text=definitions_text,
+        ledger,
+        request.id,
+        kind="webhook",
+        request=request.model_dump_json(exclude_defaults=True),
+        timeout=DELIVERY,
+        queue=QUEUE,
+        definitions=with_attempts(definitions),
+        definitions_text=definitions_text,
         labels={name: value for name, value in labels.items() if value},
-    )  # fmt: skip
+    )
 
 
 def post_test(engine: Engine, name: str) -> str:
     """Have a worker post a signed test message to a webhook of the configuration, or a URL, once; return its run. Raises ConfigError."""
     check_target(name, engine.definitions.webhooks)
     run_id = new_id()
-    request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
+    request = WebhookRequest(
+        id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000)
+    )
     accepted = accept_delivery(engine.ledger, request, engine.definitions, engine.definitions_text)
     engine.publisher.announce_runs([(run_id, accepted.priority)], QUEUE)
     return run_id
@@ -104,9 +115,17 @@ def with_attempts(definitions: Definitions) -> Definitions:
 
 
 def raise_alerts(
-    ledger: Ledger, definitions: Definitions, definitions_text: str, on: str, *, key: str, message: str, data: dict[str, JsonValue],
-    tenant: str = "", applies: Callable[[Alert], bool] = lambda _: True,
-) -> list[str]:  # fmt: skip
+    ledger: Ledger,
+    definitions: Definitions,
+    definitions_text: str,
+    on: str,
+    *,
+    key: str,
+    message: str,
+    data: dict[str, JsonValue],
+    tenant: str = "",
+    applies: Callable[[Alert], bool] = lambda _: True,
+) -> list[str]:
     """Post to the webhook of each alert of a configuration `on` this; the same key posts once. Return the ids of the runs that post.
 
     Args:

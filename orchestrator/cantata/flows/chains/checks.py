@@ -43,11 +43,17 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 """Kind → the fields that have an effect."""
 
 _UNSET = {name: (field.get_default(call_default_factory=True), "") for name, field in ChainNode.model_fields.items()}
-_NEEDLESS = {kind: [name for name in _UNSET if name not in ("node_id", "kind") and name not in fields] for kind, fields in _FIELDS.items()}
+_NEEDLESS = {
+    kind: [name for name in _UNSET if name not in ("node_id", "kind") and name not in fields]
+    for kind, fields in _FIELDS.items()
+}
 
 _NEEDED: Mapping[str, Mapping[str, str]] = {
     "branch": {"condition": 'an expression, such as "length(read.items) > `3`"'},
-    "map": {"items_path": "an expression that gives a list, such as 'read.items'", "map_node": "the node to run for each item"},
+    "map": {
+        "items_path": "an expression that gives a list, such as 'read.items'",
+        "map_node": "the node to run for each item",
+    },
 }
 _FAULTY = ", which has faults: "
 _MAX_ODD_CHARACTERS = 5  # invalid characters of an id that are reported
@@ -59,7 +65,9 @@ def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = F
     The input of a draft is not checked if it is empty: it may be given later.
     """
     given = None if is_draft and not request.initial_input else request.initial_input
-    if given is not None and not request.inputs:  # so the nodes are checked with the names of the input, not with its values
+    if (
+        given is not None and not request.inputs
+    ):  # so the nodes are checked with the names of the input, not with its values
         key = ChainKey(request, definitions, given)
         if key.is_small:
             faults, code = _known_faults(key)
@@ -73,7 +81,9 @@ def _known_faults(key: ChainKey) -> tuple[list[Fault], str]:
     return _check(request, key.definitions, request.initial_input)
 
 
-def _check(request: ChainRequest, definitions: Definitions, given: Mapping[str, JsonValue] | None) -> tuple[list[Fault], str]:
+def _check(
+    request: ChainRequest, definitions: Definitions, given: Mapping[str, JsonValue] | None
+) -> tuple[list[Fault], str]:
     chain = _Chain(request.nodes, request.entry_node, definitions, "", request.inputs, given)
     calls = {name: _called(named.nodes, definitions) for name, named in definitions.chains.items()}
     named = _named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)
@@ -144,9 +154,14 @@ class _Chain:
     """The checks of one chain."""
 
     def __init__(
-        self, nodes: Sequence[ChainNode], entry: str, definitions: Definitions, prefix: str,
-        declared: Mapping[str, JsonValue], given: Mapping[str, JsonValue] | None,
-    ) -> None:  # fmt: skip
+        self,
+        nodes: Sequence[ChainNode],
+        entry: str,
+        definitions: Definitions,
+        prefix: str,
+        declared: Mapping[str, JsonValue],
+        given: Mapping[str, JsonValue] | None,
+    ) -> None:
         self._nodes = nodes
         self._entry = entry
         self._definitions = definitions
@@ -166,7 +181,12 @@ class _Chain:
             yield "bad_request", Fault(self._count_fault(), f"{self._prefix}nodes")
             return
         if len(self._outline.nodes.links) > MAX_LINKS:
-            yield "bad_request", Fault(f"there are more than {MAX_LINKS:,} links between nodes; split the chain", f"{self._prefix}nodes")
+            yield (
+                "bad_request",
+                Fault(
+                    f"there are more than {MAX_LINKS:,} links between nodes; split the chain", f"{self._prefix}nodes"
+                ),
+            )
             return
         yield from self._input_faults()
         unreadable = self._outline.nodes.unreadable
@@ -209,7 +229,10 @@ class _Chain:
         for field, target in dict.fromkeys((field, target) for field, target, _ in leads(node)):
             yield from self._target_faults(field, target)
             if target in self._bodies and node.node_id not in self._bodies:
-                yield field, f"node {target!r} is the map_node of {self._bodies[target]!r}; lead to {self._bodies[target]!r} instead"
+                yield (
+                    field,
+                    f"node {target!r} is the map_node of {self._bodies[target]!r}; lead to {self._bodies[target]!r} instead",
+                )
         for source in node.deps:
             yield from self._target_faults("deps", source)
         if node.kind == "map" and node.map_node:
@@ -235,7 +258,10 @@ class _Chain:
             yield "map_node", f"node {target!r} is the map_node of {owner!r} already; give each map its own"
         body = self._nodes[self._places[target]] if target in self._places else None
         if body and body.kind in NODE_KINDS and body.kind not in _BODY_KINDS:
-            yield "map_node", f"node {target!r} is of kind {body.kind!r}; a map runs nodes of kind {', '.join(map(repr, _BODY_KINDS))}"
+            yield (
+                "map_node",
+                f"node {target!r} is of kind {body.kind!r}; a map runs nodes of kind {', '.join(map(repr, _BODY_KINDS))}",
+            )
 
     def _needless_on_body(self, node: ChainNode) -> Faults:
         owner = self._bodies[node.node_id]
@@ -276,7 +302,10 @@ class _Chain:
                 yield self._cycle_fault(shortest_links(loop.branch, [loop.link, *loop.links]))
                 continue
             message = f"it is in the loop that {loop.branch!r} closes, but no node of the loop starts it; lead to it with 'next_node'"
-            yield from (("chain_cycle", self._fault(place, "", message)) for place in sorted(map(self._places.__getitem__, strays)))
+            yield from (
+                ("chain_cycle", self._fault(place, "", message))
+                for place in sorted(map(self._places.__getitem__, strays))
+            )
         for back in loops.too_deep:
             message = f"the loop is inside more than {MAX_LOOP_DEPTH} others; make the inner ones a chain of their own"
             yield "bad_request", self._fault(self._places[back.source], back.field, message)
@@ -297,7 +326,9 @@ class _Chain:
     def _why_unreached(self, node_id: str) -> str:
         sources = dict.fromkeys(link.source for link in self._outline.into.get(node_id, ()))
         if sources:
-            return f"cannot be reached from the entry {self._entry!r}: only {', '.join(map(repr, sources))} could start it"
+            return (
+                f"cannot be reached from the entry {self._entry!r}: only {', '.join(map(repr, sources))} could start it"
+            )
         return "cannot be reached: it is not the entry, has no deps, and no node leads to it"
 
 
@@ -311,7 +342,10 @@ def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str
     else:
         yield "kind", fault_of_kind(node.kind) or ""
     for fault in schema_faults(node.answer_schema, allowance) if node.answer_schema is not None else ():
-        yield ".".join(filter(None, ("answer_schema", fault.place))), f"this is not a valid JSON Schema: {fault.message}"
+        yield (
+            ".".join(filter(None, ("answer_schema", fault.place))),
+            f"this is not a valid JSON Schema: {fault.message}",
+        )
     for field, text in expressions(node):
         if text in unreadable and (text or node.input_map):  # a missing field is reported already
             yield field, unreadable[text]
@@ -365,7 +399,10 @@ def _name_faults(node: ChainNode, definitions: Definitions) -> Faults:
     elif section in ("teams", "chains", "workflows"):
         for field in ("retry", "timeout"):
             if getattr(node, field):
-                yield field, f"has no effect on a {section.removesuffix('s')}; put it on what the {section.removesuffix('s')} runs"
+                yield (
+                    field,
+                    f"has no effect on a {section.removesuffix('s')}; put it on what the {section.removesuffix('s')} runs",
+                )
 
 
 def _unknown(node: ChainNode, definitions: Definitions) -> str:
@@ -386,7 +423,9 @@ def _known(section: str, name: str, definitions: Definitions) -> Iterator[str]:
     """Yield the names in a section; of a server, the tool that the name may mean."""
     method = name.rpartition(".")[2] if "." in name else "<tool>"
     tools = tools_in(section, definitions)
-    yield from (f"{each}.{method}" if each in tools and tools[each].mcp else each for each in getattr(definitions, section))
+    yield from (
+        f"{each}.{method}" if each in tools and tools[each].mcp else each for each in getattr(definitions, section)
+    )
 
 
 def _elsewhere(node: ChainNode, definitions: Definitions) -> str:

@@ -15,7 +15,14 @@ from cantata.flows.chains.graph_of_nodes import ITEM_NAMES, Nodes
 from cantata.flows.chains.steps_of_nodes import section_of
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import Expression
-from cantata.flows.json_schemas import MAX_SCHEMA_BYTES, Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
+from cantata.flows.json_schemas import (
+    MAX_SCHEMA_BYTES,
+    Allowance,
+    SchemaFault,
+    keyword_faults,
+    schema_faults,
+    value_faults,
+)
 from cantata.flows.wire import ChainNode
 from cantata.text.suggestions import Nearest
 from cantata.values import JsonValue
@@ -60,7 +67,10 @@ class DeclaredInputs:
         """Yield faults of the required inputs that are missing."""
         for name in sorted(self.required - set(given)):
             kind = self.schemas.get(name, {}).get("type")
-            yield name, f"is missing: the chain declares it as a required input{f' of type {kind!r}' if isinstance(kind, str) else ''}"
+            yield (
+                name,
+                f"is missing: the chain declares it as a required input{f' of type {kind!r}' if isinstance(kind, str) else ''}",
+            )
 
     def unknown(self, given: Collection[str]) -> Faults:
         """Yield faults of the inputs that are not declared."""
@@ -73,7 +83,11 @@ class DeclaredInputs:
         values: dict[str, JsonValue] = {name: given[name] for name in sorted(given.keys() & self.schemas.keys())}
         whole = {"properties": {name: self.schemas[name] for name in values}}
         for fault in value_faults(values, whole, most=_MAX_VALUE_FAULTS, allowance=allowance):
-            yield (str(fault.path[0]), str(SchemaFault(fault.path[1:], fault.message))) if fault.path else ("", fault.message)
+            yield (
+                (str(fault.path[0]), str(SchemaFault(fault.path[1:], fault.message)))
+                if fault.path
+                else ("", fault.message)
+            )
 
     def filled(self, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return an input with the defaults of missing values."""
@@ -93,7 +107,9 @@ def read(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
         schemas = {name: _own(said) for name, said in declared.items()}
         required = [name for name, said in declared.items() if not str(said).endswith("?")]
         is_open = False
-    return DeclaredInputs(schemas, frozenset(name for name in required if "default" not in schemas.get(name, {})), is_open)
+    return DeclaredInputs(
+        schemas, frozenset(name for name in required if "default" not in schemas.get(name, {})), is_open
+    )
 
 
 def sound(declared: Mapping[str, JsonValue], allowance: Allowance | None = None) -> DeclaredInputs | None:
@@ -122,7 +138,9 @@ def declaration_faults(declared: Mapping[str, JsonValue], allowance: Allowance |
             yield place, f"there is no type {said!r}{types.hint(said.removesuffix('?')) or _listed(TYPES)}"
 
 
-def call_faults(node: ChainNode, definitions: Definitions, allowance: Allowance | None = None) -> Iterator[tuple[str, str]]:
+def call_faults(
+    node: ChainNode, definitions: Definitions, allowance: Allowance | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield the field and message of each fault in the input of a node that runs a named chain, as far as it is known before the run."""
     if section_of(node.kind, node.name, definitions) != "chains":
         return
@@ -153,7 +171,10 @@ def given_to(name: str, chain: Chain, given: Mapping[str, JsonValue]) -> dict[st
     if declared is None:
         return dict(given)
     filled = declared.filled(given)
-    faults = [f"{each}: {message}" if each else message for each, message in (*declared.missing(filled), *declared.misfits(filled))]
+    faults = [
+        f"{each}: {message}" if each else message
+        for each, message in (*declared.missing(filled), *declared.misfits(filled))
+    ]
     if faults:
         raise StepError(f"chain {name!r} cannot take its input: {'; '.join(faults)}", code="bad_input")
     return filled
@@ -237,7 +258,11 @@ class ReadableNames:
     def _remedy(self, name: str) -> str:
         if name in ITEM_NAMES:
             return "; only the map_node of a map has an item"
-        return "; declare it under 'inputs'" if self.declared else f"; of an input that may be absent, write 'input.{name}'"
+        return (
+            "; declare it under 'inputs'"
+            if self.declared
+            else f"; of an input that may be absent, write 'input.{name}'"
+        )
 
     @cached_property
     def _nearest(self) -> Nearest:

@@ -40,7 +40,11 @@ def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definition
     first = LoopRound(whole, definitions, parent=parent, chain=chain)
     steps, edges = first.steps(), first.edges()
     answers = definitions.chains[chain].answers
-    reads = first.at.reads_of(roots(answers.values(), whole.nodes.all)) if answers else {end: first.at.name(end) for end in whole.terminals}
+    reads = (
+        first.at.reads_of(roots(answers.values(), whole.nodes.all))
+        if answers
+        else {end: first.at.name(end) for end in whole.terminals}
+    )
     params: dict[str, JsonValue] = {"chain": chain, "answers": dict(answers)} if answers else {}
     end = Step(id=f"{parent}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
     sources = {edge.source for edge in edges}
@@ -52,7 +56,10 @@ def expand_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
     """Return what a map adds: a step for each item, and the gather that takes the map's place."""
     like, gather = f"{step_id}/*", f"{step_id}/{GATHER}"
     body = Spec.model_validate(spec.params["body"])
-    steps = (Step(id=like, **dict(body)), Step(id=gather, kind="chain.gather", params={"items": len(items), "of": step_id}, decides=True))
+    steps = (
+        Step(id=like, **dict(body)),
+        Step(id=gather, kind="chain.gather", params={"items": len(items), "of": step_id}, decides=True),
+    )
     return Graph(
         steps=steps,
         edges=(Edge(source=like, target=gather, wakes=False),),  # without items, the gather runs all the same
@@ -70,7 +77,12 @@ def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_
     parent, rounds = split(branch_step_id)
     whole = outline(nodes, turn["entry"])
     following = LoopRound(
-        whole, definitions, parent=parent, chain=turn["chain"], loop=whole.loops.home[turn["branch"]], rounds=(*rounds[:-1], rounds[-1] + 1)
+        whole,
+        definitions,
+        parent=parent,
+        chain=turn["chain"],
+        loop=whole.loops.home[turn["branch"]],
+        rounds=(*rounds[:-1], rounds[-1] + 1),
     )
     steps, edges, exit_id = tuple(following.steps()), tuple(following.edges()), following.at.step_id(turn["branch"])
     return Graph(steps=steps, edges=edges, names=following.names(), exit=exit_id, scoped=False)

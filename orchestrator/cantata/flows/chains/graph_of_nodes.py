@@ -133,7 +133,10 @@ class _Reader:
         steps = nodes.keys() - self._bodies.keys()  # of maps that run each other in a cycle, none
         stated = (link for node in nodes.values() for link in self._links(node))
         links = list(islice((link for link in stated if link.source in steps and link.target in steps), MAX_LINKS + 1))
-        roots = {node.node_id: frozenset().union(*(self._roots_of(text) for _, text in expressions(node))) for node in nodes.values()}
+        roots = {
+            node.node_id: frozenset().union(*(self._roots_of(text) for _, text in expressions(node)))
+            for node in nodes.values()
+        }
         return Nodes(nodes, self._bodies, links, roots, self._readable, self._unreadable)
 
     def _parse(self, text: str, names: frozenset[str]) -> None:

@@ -117,7 +117,9 @@ class Loops:
             if back is None:
                 self.cycles.append(shortest_links(min(group, key=self._places.__getitem__), inner))
             elif within is None or len(within.path) < MAX_LOOP_DEPTH:
-                self.inside[within].append(Loop(back, frozenset(group), [link for link in inner if link is not back], within))
+                self.inside[within].append(
+                    Loop(back, frozenset(group), [link for link in inner if link is not back], within)
+                )
             else:
                 self.too_deep.append(back)
 
@@ -131,7 +133,9 @@ class Loops:
         closing = [
             link
             for link in control
-            if link.label in SIDES and ways[link.source] == sides[link.source, link.label] == 1 and link.source != link.target
+            if link.label in SIDES
+            and ways[link.source] == sides[link.source, link.label] == 1
+            and link.source != link.target
         ]
         rank = {link: 0 if link.target in entered else 1 if link.source in entered else 2 for link in closing}
         return min(closing, key=lambda link: (rank[link], self._places[link.source]), default=None)
@@ -149,7 +153,11 @@ class Loops:
         yield from (link for link in starting if order.get(link.target, -1) > order.get(link.source, len(order)))
         if ordering:
             way = Reachability(loop.body, ahead)
-            yield from (link for link in ordering if way.leads(link.target, link.source) and not way.leads(link.source, link.target))
+            yield from (
+                link
+                for link in ordering
+                if way.leads(link.target, link.source) and not way.leads(link.source, link.target)
+            )
 
 
 def adjacency(links: Iterable[Link]) -> dict[str, list[str]]:
@@ -168,7 +176,11 @@ def _led(components: Sequence[Sequence[str]], entry: str, links: Sequence[Link])
     number = {node: i for i, group in enumerate(components) for node in group}
     control = [link for link in links if link.sort == "leads"]
     asked = {entry, *(link.target for link in control)}
-    only_from_behind = asked - {entry} - {link.target for link in control if number.get(link.source, -1) != number.get(link.target, -2)}
+    only_from_behind = (
+        asked
+        - {entry}
+        - {link.target for link in control if number.get(link.source, -1) != number.get(link.target, -2)}
+    )
     if not only_from_behind:
         return frozenset(asked)
     ahead: dict[str, list[Link]] = defaultdict(list)
@@ -260,7 +272,9 @@ class Outline:
         return [link for link in into if link.sort == "leads"] or [link for link in into if link.sort == "awaits"]
 
 
-def outline(nodes: Iterable[ChainNode], entry: str, correct: Callable[[str], str | None] = lambda node_id: node_id) -> Outline:
+def outline(
+    nodes: Iterable[ChainNode], entry: str, correct: Callable[[str], str | None] = lambda node_id: node_id
+) -> Outline:
     """Return the outline of a chain. `correct` maps an id to the id that is meant, or None; without it each id must be a node's."""
     read = graph_of_nodes.read(nodes, correct)
     entry = read.owner_of(entry)

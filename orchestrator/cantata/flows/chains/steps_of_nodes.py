@@ -72,7 +72,14 @@ def branch(node: ChainNode, reads: Reads, loop: Mapping[str, JsonValue] | None) 
     params: dict[str, JsonValue] = {"condition": node.condition}
     if loop:
         params["loop"] = dict(loop)
-    return Spec(kind="chain.branch", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, expands=bool(loop))
+    return Spec(
+        kind="chain.branch",
+        reads=dict(reads),
+        params=params,
+        on_error=_on_error(node),
+        decides=True,
+        expands=bool(loop),
+    )
 
 
 def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions) -> Spec:
@@ -85,7 +92,9 @@ def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions)
         "window": node.max_concurrency or definitions.defaults.max_concurrency,
         "skip": skips,
     }
-    return Spec(kind="chain.map", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, expands=True)
+    return Spec(
+        kind="chain.map", reads=dict(reads), params=params, on_error=_on_error(node), decides=True, expands=True
+    )
 
 
 def wait(node: ChainNode) -> Spec:
@@ -104,9 +113,16 @@ def _params(node: ChainNode, of_kind: Mapping[str, JsonValue]) -> dict[str, Json
     return {**of_kind, **given, **mapped}
 
 
-def _called(kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any) -> Spec:
+def _called(
+    kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any
+) -> Spec:
     """Return a spec with the fields common to all that is called by name; `own` overrides them."""
-    common = {"work": f"{section}:{node.name}", "params": _params(node, params), "retries": node.retry, "timeout_s": node.timeout}
+    common = {
+        "work": f"{section}:{node.name}",
+        "params": _params(node, params),
+        "retries": node.retry,
+        "timeout_s": node.timeout,
+    }
     return Spec(kind=kind, reads=dict(reads), on_error=_on_error(node), **{**common, **own})
 
 
@@ -136,7 +152,12 @@ def _graph(section: str, node: ChainNode, reads: Reads, definitions: Definitions
 
 
 def _workflow(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    own = {"reads": dict(reads), "on_error": _on_error(node), "retries": node.retry, "timeout_s": node.timeout or ADVANCE_TIMEOUT_S}
+    own = {
+        "reads": dict(reads),
+        "on_error": _on_error(node),
+        "retries": node.retry,
+        "timeout_s": node.timeout or ADVANCE_TIMEOUT_S,
+    }
     return workflow_spec(node.name, definitions, _params(node, {}), **own)
 
 
@@ -253,9 +274,15 @@ class LoopRound:
     """
 
     def __init__(
-        self, outline: Outline, definitions: Definitions, *, parent: str = "", chain: str = "", loop: Loop | None = None,
+        self,
+        outline: Outline,
+        definitions: Definitions,
+        *,
+        parent: str = "",
+        chain: str = "",
+        loop: Loop | None = None,
         rounds: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._outline = outline
         self._definitions = definitions
         self._chain = chain
@@ -269,7 +296,10 @@ class LoopRound:
     def steps(self) -> list[Step]:
         """Return the steps, in the order of their nodes."""
         live = [self._nodes[node_id] for node_id in self._inside if node_id in self._live]
-        return [Step(id=self.at.step_id(node.node_id), given=node.default, **vars(self._spec(node.node_id))) for node in live]
+        return [
+            Step(id=self.at.step_id(node.node_id), given=node.default, **vars(self._spec(node.node_id)))
+            for node in live
+        ]
 
     def edges(self) -> list[Edge]:
         """Return the edges among the steps, and from them to older ones that lie behind the loop."""
@@ -293,7 +323,12 @@ class LoopRound:
         names = {}
         for node_id in self._inside:
             name, numbers = self.at.name(node_id), self.at.numbers(node_id)
-            names.update({in_round(name, numbers[:i]): in_round(name, numbers[: i + 1]) for i in range(self._depth, len(numbers))})
+            names.update(
+                {
+                    in_round(name, numbers[:i]): in_round(name, numbers[: i + 1])
+                    for i in range(self._depth, len(numbers))
+                }
+            )
         return names
 
     # --- edges ------------------------------------------------------------------------------------------------------
@@ -303,7 +338,9 @@ class LoopRound:
         source, target, wakes = link.source, link.target, self._outline.loops.wakes(link)
         left = next((loop for loop in self._loops_at(source) if target not in loop.body), None)
         if self._loop and target not in self._loop.body:
-            if wakes and source in self._live and source != self._loop.branch:  # what leaves from the branch came with the first round
+            if (
+                wakes and source in self._live and source != self._loop.branch
+            ):  # what leaves from the branch came with the first round
                 edges.add(source, target, link.label)
         elif target in self._live:
             if source in self._live and (wakes or not left):
@@ -344,7 +381,12 @@ class LoopRound:
         loop = self._outline.loops.home.get(node_id)
         if loop is None or loop.branch != node_id:
             return None
-        turn: dict[str, JsonValue] = {"chain": self._chain, "entry": self._outline.entry, "branch": node_id, "side": loop.link.label}
+        turn: dict[str, JsonValue] = {
+            "chain": self._chain,
+            "entry": self._outline.entry,
+            "branch": node_id,
+            "side": loop.link.label,
+        }
         return {**turn, "max_iterations": self._nodes[node_id].max_iterations}
 
 
@@ -364,7 +406,10 @@ def _begun(outline: Outline, loop: Loop | None, starts: Iterable[str], into: Map
     """
     body = loop.body if loop else outline.nodes.steps
     if loop:
-        into = {node: [link for link in into.get(node, ()) if link.source in loop.body and link is not loop.link] for node in body}
+        into = {
+            node: [link for link in into.get(node, ()) if link.source in loop.body and link is not loop.link]
+            for node in body
+        }
     reached = reach(starts, adjacency(link for node in body for link in into.get(node, ())))
     begun = {node for node in reached if outline.loops.home.get(node) is loop}
     for within in outline.loops.inside[loop]:

@@ -25,7 +25,9 @@ FUNCTIONS: Mapping[str, Any] = functions.Functions.FUNCTION_TABLE
 
 Node = Any  # the library's trees are dicts: {"type", "value", "children"}
 
-_CONSTANT_COST = frozenset({"length", "type", "not_null", "to_array"})  # functions whose cost does not depend on the size of arguments
+_CONSTANT_COST = frozenset(
+    {"length", "type", "not_null", "to_array"}
+)  # functions whose cost does not depend on the size of arguments
 _CALL = 3  # a call, or a comparison within lists and objects, takes as long as three visits
 _SORTING = 20  # comparisons of one element among a million
 _COMPARISONS = {"sort": _SORTING, "max": 1, "min": 1}
@@ -109,7 +111,12 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool |
     return lambda left, right: compare(left, right) if isinstance(left, str) == isinstance(right, str) else None
 
 
-_ORDERS = {"lt": _ordered(operator.lt), "lte": _ordered(operator.le), "gt": _ordered(operator.gt), "gte": _ordered(operator.ge)}
+_ORDERS = {
+    "lt": _ordered(operator.lt),
+    "lte": _ordered(operator.le),
+    "gt": _ordered(operator.gt),
+    "gte": _ordered(operator.ge),
+}
 
 
 def _has_order(value: object) -> bool:
@@ -126,9 +133,13 @@ def _equal(left: Any, right: Any, budget: EvaluationBudget) -> bool:
     if left is right:
         return True
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(_equal(one, other, budget) for one, other in zip(left, right, strict=True))
+        return len(left) == len(right) and all(
+            _equal(one, other, budget) for one, other in zip(left, right, strict=True)
+        )
     if isinstance(left, dict) and isinstance(right, dict):
-        return len(left) == len(right) and all(key in right and _equal(value, right[key], budget) for key, value in left.items())
+        return len(left) == len(right) and all(
+            key in right and _equal(value, right[key], budget) for key, value in left.items()
+        )
     return bool(left == right)
 
 
@@ -155,9 +166,13 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
         if isinstance(argument, str):
             self._budget.count_visits(_kilobytes(argument))
         elif isinstance(argument, list | dict):
-            self._budget.count_visits(len(argument) + (comparisons * sum(map(_kilobytes, argument)) if comparisons else 0))
+            self._budget.count_visits(
+                len(argument) + (comparisons * sum(map(_kilobytes, argument)) if comparisons else 0)
+            )
 
-    def _create_key_func(self, expref: Any, allowed_types: list[str], function_name: str) -> Callable[[JsonValue], JsonValue]:
+    def _create_key_func(
+        self, expref: Any, allowed_types: list[str], function_name: str
+    ) -> Callable[[JsonValue], JsonValue]:
         key_of = super()._create_key_func(expref, allowed_types, function_name)
 
         def counted(element: JsonValue) -> JsonValue:

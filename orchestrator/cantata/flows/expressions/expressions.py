@@ -37,7 +37,9 @@ from cantata.flows.expressions.evaluation import FUNCTIONS, EvaluationBudget, Ev
 from cantata.text.suggestions import nearest
 from cantata.values import JsonValue
 
-_Node = Any  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
+_Node = (
+    Any  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
+)
 _Token = Any
 
 _MAX_TREE_DEPTH = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
@@ -63,12 +65,34 @@ _SCAN = re.compile(
 )
 _SYMBOLS: Mapping[str, str] = {
     **lexer.Lexer.SIMPLE_TOKENS,
-    **{"[]": "flatten", "[?": "filter", "[": "lbracket", "$": "root", "|": "pipe", "&": "expref", "||": "or", "&&": "and", "!": "not"},
+    **{
+        "[]": "flatten",
+        "[?": "filter",
+        "[": "lbracket",
+        "$": "root",
+        "|": "pipe",
+        "&": "expref",
+        "||": "or",
+        "&&": "and",
+        "!": "not",
+    },
     **{"==": "eq", "!=": "ne", "<": "lt", "<=": "lte", ">": "gt", ">=": "gte"},
 }
 _PASS_OPERAND = ("or_expression", "and_expression", "word_or", "word_and")  # nodes whose value is one of their operands
 _OPERAND_ENDS = frozenset(
-    {"unquoted_identifier", "quoted_identifier", "literal", "number", "root", "current", "star", "flatten", "rbracket", "rparen", "rbrace"}
+    {
+        "unquoted_identifier",
+        "quoted_identifier",
+        "literal",
+        "number",
+        "root",
+        "current",
+        "star",
+        "flatten",
+        "rbracket",
+        "rparen",
+        "rbrace",
+    }
 )
 
 
@@ -116,7 +140,9 @@ class Expression:
         except exceptions.JMESPathTypeError as error:
             raise ExpressionError(f"expression {_quoted(self.text)}: {_type_fault(error)}") from error
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            raise ExpressionError(f"expression {_quoted(self.text)} cannot be evaluated on this data: {error}") from error
+            raise ExpressionError(
+                f"expression {_quoted(self.text)} cannot be evaluated on this data: {error}"
+            ) from error
 
 
 def parse(text: str, names: Collection[str] = ()) -> Expression:
@@ -142,7 +168,9 @@ def parse(text: str, names: Collection[str] = ()) -> Expression:
 
 def _parse(text: str, names: frozenset[str]) -> Expression:
     if not text.strip():
-        raise ExpressionError(f"expression {text!r} is empty; write a path such as 'read.data', or a text in single quotes")
+        raise ExpressionError(
+            f"expression {text!r} is empty; write a path such as 'read.data', or a text in single quotes"
+        )
     try:
         tree = _ExpressionParser(text, _scan(text, names)).tree()
         survey = _Survey(text, names)
@@ -252,7 +280,10 @@ def _read(found: re.Match[str], before: str, names: frozenset[str]) -> tuple[str
 
 
 def _json_literal(text: str) -> JsonValue:
-    for json_text in (text, f'"{text.lstrip()}"'):  # the second is JMESPath's old rule (JEP-12): text that is not JSON is a string
+    for json_text in (
+        text,
+        f'"{text.lstrip()}"',
+    ):  # the second is JMESPath's old rule (JEP-12): text that is not JSON is a string
         with suppress(ValueError):
             value: JsonValue = json.loads(json_text)
             return value
@@ -314,7 +345,12 @@ def _call_fault(call: _Node) -> str | None:
 class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships no types
     """The library's parser with the tolerant forms as further tokens of its grammar."""
 
-    BINDING_POWER: Mapping[str, float] = {**parser.Parser.BINDING_POWER, "root": 0, "word_or": 0.25, "word_and": 0.5}  # a pipe has 1
+    BINDING_POWER: Mapping[str, float] = {
+        **parser.Parser.BINDING_POWER,
+        "root": 0,
+        "word_or": 0.25,
+        "word_and": 0.5,
+    }  # a pipe has 1
 
     def __init__(self, text: str, tokens: list[_Token]) -> None:
         super().__init__()
@@ -346,7 +382,10 @@ class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships 
 
     def _token_led_word_or(self, left: _Node) -> _Node:
         right = self._expression(self.BINDING_POWER["word_or"])
-        return {"type": "or_expression" if _is_condition(left) else "word_or", "children": [_settled(left), _settled(right)]}
+        return {
+            "type": "or_expression" if _is_condition(left) else "word_or",
+            "children": [_settled(left), _settled(right)],
+        }
 
     def _token_led_word_and(self, left: _Node) -> _Node:
         right = self._expression(self.BINDING_POWER["word_and"])
@@ -363,7 +402,11 @@ class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships 
 
     def _token_led_lbracket(self, left: _Node) -> _Node:
         key = self._lookahead_token(0)
-        if key["type"] in ("literal", "quoted_identifier") and isinstance(key["value"], str) and self._lookahead(1) == "rbracket":
+        if (
+            key["type"] in ("literal", "quoted_identifier")
+            and isinstance(key["value"], str)
+            and self._lookahead(1) == "rbracket"
+        ):
             self._advance()
             self._advance()
             path = left["children"] if left["type"] == "subexpression" else [left]
@@ -429,7 +472,9 @@ class _Survey:
                 scopes = [self._read_argument(child, scope, depth) for child in node["children"]]
                 return max(scopes) if node["value"] == "not_null" else _Scope.ELSEWHERE
             case "expref":
-                raise _fault(self._text, node["start"], "an &expression can only be an argument of a function such as sort_by()")
+                raise _fault(
+                    self._text, node["start"], "an &expression can only be an argument of a function such as sort_by()"
+                )
             case kind:
                 operands = self._read_all(node["children"], scope, depth)
                 return operands if kind in _PASS_OPERAND else _Scope.ELSEWHERE

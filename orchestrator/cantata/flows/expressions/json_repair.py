@@ -11,7 +11,9 @@ from typing import NamedTuple, NoReturn, cast
 from cantata import bounds
 from cantata.values import JsonValue
 
-_START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
+_START = re.compile(
+    r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)"""
+)  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
 _FIRST_KEY = re.compile(r"""\{\s*["'](\w+)["']\s*:""")
 _FENCE = re.compile(r"(?:```[\w-]*)?")
 _FENCED = re.compile(r"```[\w-]*\s(.*?)```", re.DOTALL)
@@ -71,7 +73,9 @@ def is_truncated(text: str, keys: Collection[str], *, is_incomplete: bool = Fals
 
     In a text that is known to be incomplete, an object without its last brace is truncated too.
     """
-    cut = next((first for first, value, end in _readings(text, is_incomplete) if value is None and end == len(text)), None)
+    cut = next(
+        (first for first, value, end in _readings(text, is_incomplete) if value is None and end == len(text)), None
+    )
     if cut is None:
         return False
     key = _FIRST_KEY.match(text, cut)
@@ -146,8 +150,12 @@ _AFTER_ITEM = re.compile(r"""\s*+(?:\]|,\s*["'“\u2018{\[\]\-\dtfnTFN])""")
 
 _MEMBER = re.compile(rf"{_KEY}(?=\s*+:)", re.DOTALL)
 _COLON = re.compile(r"\s*:\s*")
-_SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*+[,}\]]|\s++[\"'“\u2018]|\s*+```\s*+\Z)")
-_FRAGMENT = re.compile(r"""(?:["'“\u2018][^"'”\u2019]*+["'”\u2019]?+\s*+|[\w.+-]*+)\Z""")  # of a key or a value, at the end of the text
+_SCALAR = re.compile(
+    r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*+[,}\]]|\s++[\"'“\u2018]|\s*+```\s*+\Z)"
+)
+_FRAGMENT = re.compile(
+    r"""(?:["'“\u2018][^"'”\u2019]*+["'”\u2019]?+\s*+|[\w.+-]*+)\Z"""
+)  # of a key or a value, at the end of the text
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _SPACE = re.compile(r"\s*")
 _SPACE_OR_COMMAS = re.compile(r"[\s,]*")

@@ -10,7 +10,9 @@ from cantata.flows.expressions.evaluation import EvaluationBudget
 from cantata.values import JsonValue
 
 
-def expression_root(step_id: str, window: str | None, given: JsonValue, inputs: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def expression_root(
+    step_id: str, window: str | None, given: JsonValue, inputs: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
     """Return the values that expressions of a step may name.
 
     Args:
@@ -26,7 +28,11 @@ def expression_root(step_id: str, window: str | None, given: JsonValue, inputs: 
     root["output"] = next((value for value in before if value is not None), None)
     outside, _, rest = step_id.partition(f"{window}/")
     if window is not None and not outside and rest:
-        root |= {"_item": given, "item": given, "index": int(rest.partition("/")[0])}  # what follows it names a step that the item added
+        root |= {
+            "_item": given,
+            "item": given,
+            "index": int(rest.partition("/")[0]),
+        }  # what follows it names a step that the item added
     return root | {name: value for name, value in inputs.items() if not name.startswith("@")}
 
 

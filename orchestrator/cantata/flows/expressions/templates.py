@@ -99,7 +99,9 @@ def computed_with(template: str, parts: tuple[str, ...] = ()) -> frozenset[str]:
 
 
 def _names_in(node: jinja2.nodes.Node) -> set[str]:
-    return {node.name} if isinstance(node, jinja2.nodes.Name) else {each.name for each in node.find_all(jinja2.nodes.Name)}
+    return (
+        {node.name} if isinstance(node, jinja2.nodes.Name) else {each.name for each in node.find_all(jinja2.nodes.Name)}
+    )
 
 
 def _operands_in(node: jinja2.nodes.Node) -> set[str]:
@@ -128,7 +130,15 @@ def render(template: str, context: Mapping[str, JsonValue], parts: Mapping[str, 
     compiled = _compiled(template, tuple(sorted((parts or {}).items())))
     try:
         return compiled.render(copy.deepcopy(dict(context)))
-    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        jinja2.TemplateError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise TemplateError(f"the template cannot be rendered: {error}", _line(error.__traceback__)) from error
 
 
@@ -156,7 +166,11 @@ def _compiled(template: str, parts: tuple[tuple[str, str], ...]) -> jinja2.Templ
         return environment.from_string(template)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(error.message or "syntax error", error.lineno) from error
-    except (SyntaxError, ValueError, RecursionError) as error:  # from Python, which compiles the code that Jinja generates
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+    ) as error:  # from Python, which compiles the code that Jinja generates
         raise TemplateError(f"the template cannot be compiled: {error}") from error
 
 

@@ -38,11 +38,21 @@ __all__ = ["Allowance", "SchemaFault", "has_bounded_copies", "keyword_faults", "
 MAX_SCHEMA_BYTES = 256_000  # as JSON; pydantic's schemas of large models have 100 kB
 MAX_SCHEMA_DEPTH = 64  # levels of JSON
 MAX_PATTERN_CHARS = 10_000  # of all patterns of a schema: they compile in 0.5 s at most
-MAX_SAME = 10_000  # schemas that are evaluated with one value, each as often as references lead to it; all within one schema
+MAX_SAME = (
+    10_000  # schemas that are evaluated with one value, each as often as references lead to it; all within one schema
+)
 MAX_COPIED = 100_000  # values of JSON in a schema whose references are replaced by copies: 0.1 s and 20 MB
 MAX_FAULTS = 20  # that are reported of one value or schema
 
-_IN_VALUE = ("additionalProperties", "items", "contains", "propertyNames", "contentSchema", "unevaluatedItems", "unevaluatedProperties")
+_IN_VALUE = (
+    "additionalProperties",
+    "items",
+    "contains",
+    "propertyNames",
+    "contentSchema",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
 _IN_LIST = ("prefixItems",)
 _IN_MAP = ("properties", "patternProperties", "$defs", "definitions")
 _SAME_VALUE = ("not", "if", "then", "else")
@@ -111,7 +121,9 @@ def has_bounded_copies(schema: object) -> bool:
     return True
 
 
-def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allowance: Allowance | None = None) -> list[SchemaFault]:
+def value_faults(
+    value: object, schema: object, *, most: int = MAX_FAULTS, allowance: Allowance | None = None
+) -> list[SchemaFault]:
     """Return the first faults of a value by a schema, empty if it is valid. A schema that is not valid is a fault too.
 
     Args:
@@ -125,7 +137,9 @@ def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allow
         compiled = _compiled(schema, Allowance())  # its own: whoever declared it was bounded then, and it is read once
         if compiled.faults:
             return [SchemaFault((), cut(f"its schema cannot be used: {compiled.faults[0]}"))]
-        for place, message in islice(SchemaEvaluation(compiled, allowance or Allowance()).errors(value, compiled.root), most):
+        for place, message in islice(
+            SchemaEvaluation(compiled, allowance or Allowance()).errors(value, compiled.root), most
+        ):
             found.append(SchemaFault(flat(place), message))
     except TooMuchError as error:
         found.append(SchemaFault((), f"its validation {error}; make it smaller, or its schema simpler"))
@@ -180,7 +194,9 @@ def _is_deeper(value: object, levels: int) -> bool:
     """Return whether a value of JSON is nested more than so many levels deep."""
     if not isinstance(value, dict | list):
         return False
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in (value.values() if isinstance(value, dict) else value))
+    return levels == 0 or any(
+        _is_deeper(each, levels - 1) for each in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +243,9 @@ class _SchemaReader:
         """Yield the faults, and fill the compiled schema."""
         whole = self._resources[""] = _Resource("", self._compiled.root, ())
         yield from self._read_all((), self._compiled.root, whole)
-        for reference in self._references:  # it gets longer meanwhile: a reference may lead to where no schema was looked for
+        for (
+            reference
+        ) in self._references:  # it gets longer meanwhile: a reference may lead to where no schema was looked for
             yield from self._resolve(reference)
         yield from self._same_value_faults()
 
@@ -244,7 +262,9 @@ class _SchemaReader:
         except CycleError as error:
             cycle = [self._compiled.nodes[each][0] for each in reversed(error.args[1])]
             names = " → ".join(repr("/".join(("#", *map(str, path)))) for path in cycle)
-            yield SchemaFault(cycle[0], cut(f"these refer to each other for ever, with one and the same value: {names}"))
+            yield SchemaFault(
+                cycle[0], cut(f"these refer to each other for ever, with one and the same value: {names}")
+            )
 
     def _read_all(self, path: Path, schema: Schema, resource: _Resource) -> Iterator[SchemaFault]:
         """Read a schema and all schemas within it, but those that are read already."""
@@ -265,14 +285,21 @@ class _SchemaReader:
 
     def _read(self, path: Path, node: Node, resource: _Resource) -> Iterator[SchemaFault]:
         self._compiled.nodes[id(node)] = path, node
-        self._edges[id(node)] = {id(each) for (keyword, *_), each in _within((), node) if keyword in _SAME and isinstance(each, dict)}
-        errors = [SchemaFault((*path, *flat(where)), message) for where, message in self._check.errors(node, self._check.root)]
+        self._edges[id(node)] = {
+            id(each) for (keyword, *_), each in _within((), node) if keyword in _SAME and isinstance(each, dict)
+        }
+        errors = [
+            SchemaFault((*path, *flat(where)), message) for where, message in self._check.errors(node, self._check.root)
+        ]
         if errors:
             yield from errors
             return
         draft = node.get("$schema", "https://json-schema.org/schema")
         if draft.partition("://")[2].rstrip("#") not in _DRAFTS:
-            yield SchemaFault((*path, "$schema"), f"{draft[:100]!r} is no draft of JSON Schema, and nothing is retrieved; leave it out")
+            yield SchemaFault(
+                (*path, "$schema"),
+                f"{draft[:100]!r} is no draft of JSON Schema, and nothing is retrieved; leave it out",
+            )
         self._references += (_Reference(path, node, keyword, resource) for keyword in REFERENCES if keyword in node)
         for anchor in (node[keyword] for keyword in _ANCHORS if keyword in node):
             self._anchors.setdefault((resource.uri, anchor), (path, node))

@@ -118,9 +118,13 @@ class SchemaEvaluation:
             elif (applicator := _APPLICATORS.get(keyword)) is not None:
                 yield from applicator(self, value, argument, schema, place)
 
-    def _asserted(self, assertion: Callable[..., Any], keyword: str, argument: Any, value: object, place: _Place) -> _Errors:
+    def _asserted(
+        self, assertion: Callable[..., Any], keyword: str, argument: Any, value: object, place: _Place
+    ) -> _Errors:
         if isinstance(argument, list | dict):
-            self.count(2 * _size(argument) if keyword in _COMPARING and isinstance(value, dict | list) else len(argument) >> 3)
+            self.count(
+                2 * _size(argument) if keyword in _COMPARING and isinstance(value, dict | list) else len(argument) >> 3
+            )
         if isinstance(value, str):
             self.count(len(value) >> 9)  # a long text is copied, at half a gigabyte a second
         try:
@@ -163,7 +167,9 @@ class _JsonTypes:
             case "number":
                 return isinstance(value, int | float) and not isinstance(value, bool)
             case "integer":
-                return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+                return (isinstance(value, int) and not isinstance(value, bool)) or (
+                    isinstance(value, float) and value.is_integer()
+                )
             case "object":
                 return isinstance(value, dict | _ShownObject)
             case "array":
@@ -213,7 +219,10 @@ def _additional_properties(run: SchemaEvaluation, value: Any, argument: Schema, 
         run.count(10 + len(names))
         if "patternProperties" in schema:
             regexes = ", ".join(map(repr, sorted(schema["patternProperties"])))
-            yield place, cut(f"{_listed(names)} {'does' if len(names) == 1 else 'do'} not match any of the regexes: {regexes}")
+            yield (
+                place,
+                cut(f"{_listed(names)} {'does' if len(names) == 1 else 'do'} not match any of the regexes: {regexes}"),
+            )
         else:
             yield place, f"Additional properties are not allowed ({_listed(names)} {_were(names)} unexpected)"
 
@@ -230,7 +239,10 @@ def _items(run: SchemaEvaluation, value: Any, argument: Schema, schema: Node, pl
     if argument is False:
         if (extra := len(value) - first) > 0:
             rest = quoted(value[first] if extra == 1 else value[first : first + MAX_QUOTED])
-            yield place, cut(f"Expected at most {first} item{'' if first == 1 else 's'} but found {extra} extra: {rest}")
+            yield (
+                place,
+                cut(f"Expected at most {first} item{'' if first == 1 else 's'} but found {extra} extra: {rest}"),
+            )
         return
     for index in range(first, len(value)):
         yield from run.errors(value[index], argument, (place, index))
@@ -319,12 +331,16 @@ def _dynamic_reference(run: SchemaEvaluation, value: Any, _argument: str, schema
 def _unevaluated_items(run: SchemaEvaluation, value: Any, argument: Schema, schema: Node, place: _Place) -> _Errors:
     if isinstance(value, list):
         evaluated = _evaluated(run, value, schema, but="unevaluatedItems")
-        items = [each for index, each in enumerate(value) if index not in evaluated and not run.is_valid(each, argument)]
+        items = [
+            each for index, each in enumerate(value) if index not in evaluated and not run.is_valid(each, argument)
+        ]
         if items:
             yield place, f"Unevaluated items are not allowed ({_listed(items)} {_were(items)} unexpected)"
 
 
-def _unevaluated_properties(run: SchemaEvaluation, value: Any, argument: Schema, schema: Node, place: _Place) -> _Errors:
+def _unevaluated_properties(
+    run: SchemaEvaluation, value: Any, argument: Schema, schema: Node, place: _Place
+) -> _Errors:
     if isinstance(value, dict):
         evaluated = _evaluated(run, value, schema, but="unevaluatedProperties")
         names = [name for name, each in value.items() if name not in evaluated and not run.is_valid(each, argument)]
@@ -341,12 +357,16 @@ def _evaluated(run: SchemaEvaluation, value: Any, schema: Schema, but: str = "")
         return set()
     run.count(len(schema) + len(value))
     found: set[Any] = set()
-    names = ("additionalProperties", "unevaluatedProperties") if isinstance(value, dict) else ("items", "unevaluatedItems")
+    names = (
+        ("additionalProperties", "unevaluatedProperties") if isinstance(value, dict) else ("items", "unevaluatedItems")
+    )
     if any(name in schema for name in names if name != but):
         return set(value if isinstance(value, dict) else range(len(value)))
     if isinstance(value, dict):
         found |= schema.get("properties", {}).keys() & value.keys()
-        found |= {name for pattern in schema.get("patternProperties", ()) for name in value if run.is_found(pattern, name)}
+        found |= {
+            name for pattern in schema.get("patternProperties", ()) for name in value if run.is_found(pattern, name)
+        }
     else:
         found |= set(range(len(schema.get("prefixItems", ()))))
         if "contains" in schema:

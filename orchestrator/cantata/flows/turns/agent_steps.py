@@ -20,7 +20,9 @@ STOP = "stop"
 """The label of the edge from a chainbreaker that ends the sequence."""
 
 
-def agent_step(step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object) -> Step:
+def agent_step(
+    step_id: str, name: str, agent: Agent, text: str, *, params: Mapping[str, JsonValue] | None = None, **more: object
+) -> Step:
     """Return an agent as one step: a model turn, or a decision that expands to its instructions."""
     spec = agent_spec(name, agent, {"@text": text}, params or {})
     return Step.model_validate({**spec.model_dump(), "id": step_id, **more})
@@ -37,14 +39,22 @@ def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mappin
     if is_one_turn(agent):
         return _turn(name, agent, reads, 0, params)
     return Spec(
-        kind="agent.run", work=f"agents:{name}", reads=dict(reads), params={"agent": name, **params}, decides=True, expands=True,
+        kind="agent.run",
+        work=f"agents:{name}",
+        reads=dict(reads),
+        params={"agent": name, **params},
+        decides=True,
+        expands=True,
         retries=agent.retries,
-    )  # fmt: skip
+    )
 
 
 def _placeholders_in(agent: Agent, params: Mapping[str, JsonValue]) -> list[str]:
     """Return the keys of a node's input that are placeholders in the agent's texts."""
-    keys = {key for part in ("input", "map") for key in cast("dict[str, JsonValue]", params.get(part) or {})} - {"input", "text"}
+    keys = {key for part in ("input", "map") for key in cast("dict[str, JsonValue]", params.get(part) or {})} - {
+        "input",
+        "text",
+    }
     return sorted(keys & _names(agent, agent.instructions)) if keys else []
 
 
@@ -69,7 +79,11 @@ def is_one_turn(agent: Agent) -> bool:
     """Return whether an agent is a single model turn, rounds of tool calls aside."""
     first = agent.instructions[0]
     asks_a_model = isinstance(first, str | PromptStep | AgenticStep)
-    return len(agent.instructions) == 1 and asks_a_model and not (agent.chainbreakers or agent.store_steps or agent.full_history)
+    return (
+        len(agent.instructions) == 1
+        and asks_a_model
+        and not (agent.chainbreakers or agent.store_steps or agent.full_history)
+    )
 
 
 def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
@@ -78,7 +92,9 @@ def tools_of(agent: Agent, instruction: Instruction) -> Sequence[str]:
     return agent.tools if own is None else own
 
 
-def expand_agent(name: str, definitions: Definitions, *, parent: str, spec: Spec, filling: Mapping[str, str] | None = None) -> Graph:
+def expand_agent(
+    name: str, definitions: Definitions, *, parent: str, spec: Spec, filling: Mapping[str, str] | None = None
+) -> Graph:
     """Return the fragment in which an agent follows its instructions in sequence, each with the time-out and retries of the parent.
 
     `filling` are the values of placeholders in the agent's texts.
@@ -94,7 +110,13 @@ class _InstructionSequence:
     """The instructions of an agent as a sequence of steps, with chainbreakers between them, and an end step if the output has details."""
 
     def __init__(
-        self, name: str, definitions: Definitions, parent: str, own: Mapping[str, object], history: JsonValue, filling: Mapping[str, str]
+        self,
+        name: str,
+        definitions: Definitions,
+        parent: str,
+        own: Mapping[str, object],
+        history: JsonValue,
+        filling: Mapping[str, str],
     ) -> None:
         self._name = name
         self._definitions = definitions
@@ -124,8 +146,18 @@ class _InstructionSequence:
         """Return the graph of the sequence, with its exit."""
         agent = self._agent
         if agent.chainbreakers or agent.store_steps or agent.full_history:
-            params: dict[str, JsonValue] = {"agent": self._name, "done": [*self._done], "ends": [*(self._breaks or self._done)]}
-            spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._parent}"}, params=params, decides=True)
+            params: dict[str, JsonValue] = {
+                "agent": self._name,
+                "done": [*self._done],
+                "ends": [*(self._breaks or self._done)],
+            }
+            spec = Spec(
+                kind="agent.end",
+                work=f"agents:{self._name}",
+                reads={"@text": f"{RAW}{self._parent}"},
+                params=params,
+                decides=True,
+            )
             self._append(f"{self._parent}/@end", spec)
             self._edges += [Edge(source=each, target=self._steps[-1].id, label=STOP) for each in self._breaks]
         return Graph(steps=tuple(self._steps), edges=tuple(self._edges), exit=self._steps[-1].id)
@@ -141,30 +173,46 @@ class _InstructionSequence:
             return self._function("agent.function", f"functions:{instruction.function}", number, reads)
         if isinstance(instruction, MemoryStep):
             params: dict[str, JsonValue] = {"namespace": instruction.memory}
-            return Spec(kind="agent.memory", work=f"memory:{instruction.memory}", reads=reads, params=params, decides=True)
+            return Spec(
+                kind="agent.memory", work=f"memory:{instruction.memory}", reads=reads, params=params, decides=True
+            )
         if isinstance(instruction, NestedStep):
             return self._nested(instruction)
         seen: dict[str, JsonValue] = {"history": self._history} if self._history else {}
         self._history = None  # only the first model call sees the conversation
         reads = {**reads, **self._earlier(instruction)}
-        return _turn(self._name, self._agent, reads, number, {**self._filled(instruction), **seen}).model_copy(update=dict(self._own))
+        return _turn(self._name, self._agent, reads, number, {**self._filled(instruction), **seen}).model_copy(
+            update=dict(self._own)
+        )
 
     def _filled(self, instruction: Instruction) -> dict[str, JsonValue]:
         """Return the placeholders in the prompt of an instruction and their values, as parameters of its step."""
-        shown = self._agent.instructions if self._agent.full_history or isinstance(instruction, AgenticStep) else [instruction]
+        shown = (
+            self._agent.instructions
+            if self._agent.full_history or isinstance(instruction, AgenticStep)
+            else [instruction]
+        )
         named = _names(self._agent, shown)
         values: dict[str, JsonValue] = {key: text for key, text in self._filling.items() if key in named}
         return {"placeholders": [*sorted(values)], "input": values} if values else {}
 
     def _earlier(self, instruction: Instruction) -> dict[str, str]:
         """Return the reads of the sequence's input and the outputs so far, if the model sees them."""
-        if not (self._agent.full_history or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")):
+        if not (
+            self._agent.full_history
+            or (isinstance(instruction, AgenticStep) and instruction.history_mode == "kitchen_sink")
+        ):
             return {}
-        return {"@first": f"{RAW}{self._parent}", **{f"@earlier/{number}": done for number, done in enumerate(self._done)}}
+        return {
+            "@first": f"{RAW}{self._parent}",
+            **{f"@earlier/{number}": done for number, done in enumerate(self._done)},
+        }
 
     def _function(self, kind: str, work: str, number: int, reads: Mapping[str, str]) -> Spec:
         params: dict[str, JsonValue] = {"agent": self._name, "turn": number}
-        return Spec(kind=kind, queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s)
+        return Spec(
+            kind=kind, queue="tools", work=work, reads=dict(reads), params=params, timeout_s=self._agent.timeout_s
+        )
 
     def _nested(self, instruction: NestedStep) -> Spec:
         if instruction.agent is not None:
@@ -176,15 +224,24 @@ class _InstructionSequence:
         return Spec(kind="chain.run", work=work, reads={"text": self._text}, params=params, decides=True, expands=True)
 
 
-def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None) -> Spec:
+def _turn(
+    name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: Mapping[str, JsonValue] | None = None
+) -> Spec:
     """Return the spec of a model turn for one instruction; it expands if its model may call tools, or may be asked again."""
     instruction = agent.instructions[turn]
-    asked_again = isinstance(instruction, AgenticStep) or (agent.output is not None and turn == len(agent.instructions) - 1)
+    asked_again = isinstance(instruction, AgenticStep) or (
+        agent.output is not None and turn == len(agent.instructions) - 1
+    )
     return Spec(
-        kind="agent.turn", queue=agent.queue, work=f"agents:{name}", reads=dict(reads),
-        params={"agent": name, "turn": turn, **(params or {})}, retries=agent.retries, cheap=False,
+        kind="agent.turn",
+        queue=agent.queue,
+        work=f"agents:{name}",
+        reads=dict(reads),
+        params={"agent": name, "turn": turn, **(params or {})},
+        retries=agent.retries,
+        cheap=False,
         expands=bool(tools_of(agent, instruction)) or agent.dialect == "json" or asked_again,
-    )  # fmt: skip
+    )
 
 
 def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, given: JsonValue = None) -> Graph:
@@ -212,15 +269,26 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
         return Step(id=step_id, **dict(workflow_spec(name, definitions, given, on_error="skip")))
     server, method = mcp_tool(name, definitions.tools) or (name, "")
     tool = definitions.tools[server]
-    params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}
+    params: dict[str, JsonValue] = {
+        "section": "tools",
+        "tool": server,
+        "input": dict(arguments),
+        "asked_by": "model",
+        "failure": "",
+    }
     if method:
         params["method"] = method
     if tool.asks:
         params |= {"asks": dict(arguments), **tool.wait_params()}
     return Step(
-        id=step_id, kind=tool.step_kind(method), work=f"tools:{name}", params=params, retries=0 if tool.at_most_once else tool.retries,
-        on_error="skip", **tool_fields(tool),
-    )  # fmt: skip
+        id=step_id,
+        kind=tool.step_kind(method),
+        work=f"tools:{name}",
+        params=params,
+        retries=0 if tool.at_most_once else tool.retries,
+        on_error="skip",
+        **tool_fields(tool),
+    )
 
 
 def tool_fields(tool: Tool, *, timeout_s: float | None = None) -> dict[str, Any]:
@@ -259,9 +327,17 @@ class MemberSteps(NamedTuple):
 
 
 def member(
-    step_id: str, name: str, definitions: Definitions, text: str, *, team: str | None = None, is_chosen: bool = False,
-    send_history: bool = False, params: Mapping[str, JsonValue] | None = None, **more: object,
-) -> MemberSteps:  # fmt: skip
+    step_id: str,
+    name: str,
+    definitions: Definitions,
+    text: str,
+    *,
+    team: str | None = None,
+    is_chosen: bool = False,
+    send_history: bool = False,
+    params: Mapping[str, JsonValue] | None = None,
+    **more: object,
+) -> MemberSteps:
     """Return the steps of an agent that answers a text, with the conversation of the turn's session, if there is one.
 
     With `send_history`, or if its team is configured so, the conversation comes before its input as text. Else, if the agent `is_chosen` or
@@ -271,9 +347,13 @@ def member(
     max_tokens = agent.history.max_tokens or (of_team.max_history_tokens if of_team else MAX_HISTORY_TOKENS)
     if send_history or (of_team and of_team.auto_include_history and agent.history.enabled is not False):
         block = Step(
-            id=f"{step_id}/@asked", kind="history.block", work=f"history:{name}", reads={"@text": text},
-            params={**(params or {}), "agent": name, "history": max_tokens}, decides=True,
-        )  # fmt: skip
+            id=f"{step_id}/@asked",
+            kind="history.block",
+            work=f"history:{name}",
+            reads={"@text": text},
+            params={**(params or {}), "agent": name, "history": max_tokens},
+            decides=True,
+        )
         return MemberSteps((block, agent_step(step_id, name, agent, block.id, params=params, **more)))
     wants = is_chosen if agent.history.enabled is None else agent.history.enabled
     seen = {"history": max_tokens} if wants else {}

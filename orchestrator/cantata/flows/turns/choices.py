@@ -77,11 +77,15 @@ def decision_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> 
                     raise ValueError("'final_answer' is missing")
                 return RouterDecision(answer=as_text(answer))
             case "call_agent":
-                return RouterDecision((_agent(fields.get("agent_name"), "agent_name", agents),), _text(fields.get("agent_input")))
+                return RouterDecision(
+                    (_agent(fields.get("agent_name"), "agent_name", agents),), _text(fields.get("agent_input"))
+                )
             case other:
                 raise ValueError(f"'next_action' must be 'call_agent' or 'final_answer', not {_json(other)}")
     query = fields.get("refined_query")
-    return RouterDecision((_agent(fields.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None)
+    return RouterDecision(
+        (_agent(fields.get("chosen_agent"), "chosen_agent", agents),), _text(query) if isinstance(query, str) else None
+    )
 
 
 def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapping[str, JsonValue]:
@@ -99,7 +103,9 @@ def _object(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> Mapp
 
 def _agent(name: JsonValue, key: str, agents: Sequence[str]) -> str:
     if not isinstance(name, str) or name not in agents:
-        raise ValueError(f"{key!r} is {_json(name)}, which is not an agent; the agents are {', '.join(map(repr, agents))}")
+        raise ValueError(
+            f"{key!r} is {_json(name)}, which is not an agent; the agents are {', '.join(map(repr, agents))}"
+        )
     return name
 
 

@@ -44,7 +44,10 @@ class RoutingRound:
     @property
     def params(self) -> dict[str, JsonValue]:
         """Return the round as parameters of a step."""
-        return {"team": self.team, "round": {key: value for key, value in vars(self).items() if value and key != "team"}}
+        return {
+            "team": self.team,
+            "round": {key: value for key, value in vars(self).items() if value and key != "team"},
+        }
 
     def id(self, word: str) -> str:
         """Return the id of a step of this round."""
@@ -60,9 +63,14 @@ def begin_routing(name: str, team: Team, definitions: Definitions, prefix: str, 
 def begin_round_robin(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """Return the step that chooses the next agent in the rotation over all turns, and expands to that agent's answer."""
     step = Step(
-        id=f"{prefix}@next", kind="team.next", work=f"teams:{name}", reads={"@text": text}, params={"team": name, "prefix": prefix},
-        decides=True, expands=True,
-    )  # fmt: skip
+        id=f"{prefix}@next",
+        kind="team.next",
+        work=f"teams:{name}",
+        reads={"@text": text},
+        params={"team": name, "prefix": prefix},
+        decides=True,
+        expands=True,
+    )
     return Graph(steps=(step,)), step.id
 
 
@@ -74,9 +82,14 @@ def next_routing_round(now: RoutingRound, definitions: Definitions) -> Graph:
     runs_code = any(rule.function for rule in team.rules)
     runs_on = {"queue": "tools", "timeout_s": RULES_S} if runs_code else {"decides": True}
     rules = Step(
-        id=now.id("@rules"), kind="team.rules", work=f"teams:{now.team}", reads={"@text": now.text}, params=now.params, expands=True,
+        id=now.id("@rules"),
+        kind="team.rules",
+        work=f"teams:{now.team}",
+        reads={"@text": now.text},
+        params=now.params,
+        expands=True,
         **runs_on,
-    )  # fmt: skip
+    )
     return Graph(steps=(rules,), exit=rules.id)
 
 
@@ -88,21 +101,40 @@ def asks_router(team: Team) -> bool:
 def ask_router(now: RoutingRound, definitions: Definitions, *, fault: str = "", said: str | None = None) -> Graph:
     """Ask the router, and decide by its reply. `fault` describes the error in an earlier reply, the output of the step `said`."""
     settings = definitions.teams[now.team].router or Router()
-    reads = {"@text": now.text, "@request": now.request, **({"@last": now.last} if now.last else {}), **({"@reply": said} if said else {})}
+    reads = {
+        "@text": now.text,
+        "@request": now.request,
+        **({"@last": now.last} if now.last else {}),
+        **({"@reply": said} if said else {}),
+    }
     ask = Step(
-        id=now.id("@router"), kind="team.call" if settings.function else "team.ask", queue="tools" if settings.function else "agents",
-        work=f"teams:{now.team}", reads=reads, params={**now.params, **({"fault": fault} if fault else {})}, on_error="skip",
-        retries=0 if settings.function else settings.retries, timeout_s=settings.timeout_s if settings.function else None, cheap=False,
-    )  # fmt: skip
+        id=now.id("@router"),
+        kind="team.call" if settings.function else "team.ask",
+        queue="tools" if settings.function else "agents",
+        work=f"teams:{now.team}",
+        reads=reads,
+        params={**now.params, **({"fault": fault} if fault else {})},
+        on_error="skip",
+        retries=0 if settings.function else settings.retries,
+        timeout_s=settings.timeout_s if settings.function else None,
+        cheap=False,
+    )
     reads = {"@text": now.text, "@reply": ask.id, **({"@last": now.last} if now.last else {})}
     route = Step(
-        id=now.id("@route"), kind="team.route", work=f"teams:{now.team}", reads=reads, params={**now.params, "asked": ask.id}, decides=True,
+        id=now.id("@route"),
+        kind="team.route",
+        work=f"teams:{now.team}",
+        reads=reads,
+        params={**now.params, "asked": ask.id},
+        decides=True,
         expands=True,
-    )  # fmt: skip
+    )
     return Graph(steps=(ask, route), edges=(Edge(source=ask.id, target=route.id),), exit=route.id)
 
 
-def run_agent(now: RoutingRound, agent: str, definitions: Definitions, *, asked: str, is_default: bool = False) -> Graph:
+def run_agent(
+    now: RoutingRound, agent: str, definitions: Definitions, *, asked: str, is_default: bool = False
+) -> Graph:
     """Run an agent on the output of the step `asked`, and handle the prefix of its answer. `is_default`: no agent was chosen."""
     now = replace(now, again=False)
     failure = f"Sorry, agent {agent} encountered an error: "
@@ -110,7 +142,9 @@ def run_agent(now: RoutingRound, agent: str, definitions: Definitions, *, asked:
     return _answering(now, agent, definitions, now.id(agent), asked, failure, params)
 
 
-def run_plan(now: RoutingRound, plan: Sequence[str], definitions: Definitions, *, asked: str, position: int = 0, run: int = 1) -> Graph:
+def run_plan(
+    now: RoutingRound, plan: Sequence[str], definitions: Definitions, *, asked: str, position: int = 0, run: int = 1
+) -> Graph:
     """Run the agent at a position of a plan; the next one follows when it has answered. `run` counts its runs, from 1."""
     agent = plan[position]
     step_id = f"{now.prefix}{position + 1}.{agent}{f'.{run}' if run > 1 else ''}"
@@ -122,20 +156,36 @@ def run_plan(now: RoutingRound, plan: Sequence[str], definitions: Definitions, *
 def run_next(name: str, agent: str, definitions: Definitions, *, prefix: str, asked: str) -> Graph:
     """Run the next agent of a rotation; its answer is the team's."""
     chosen = member(
-        f"{prefix}{agent}", agent, definitions, asked, team=name, is_chosen=True,
+        f"{prefix}{agent}",
+        agent,
+        definitions,
+        asked,
+        team=name,
+        is_chosen=True,
         params={"failure": f"Round robin agent {agent} failed: "},
-    )  # fmt: skip
+    )
     return Graph(steps=chosen.steps, edges=chosen.edges, exit=chosen.last)
 
 
 def _answering(
-    now: RoutingRound, agent: str, definitions: Definitions, step_id: str, asked: str, failure: str, params: Mapping[str, JsonValue]
+    now: RoutingRound,
+    agent: str,
+    definitions: Definitions,
+    step_id: str,
+    asked: str,
+    failure: str,
+    params: Mapping[str, JsonValue],
 ) -> Graph:
     """Return an agent's steps, and the step that handles the prefix of its answer."""
     chosen = member(step_id, agent, definitions, asked, team=now.team, is_chosen=True, params={"failure": failure})
     reply = Step(
-        id=f"{now.prefix}@reply.{step_id.removeprefix(now.prefix)}", kind="team.reply", work=f"agents:{agent}",
-        reads={"@text": chosen.last}, params={**now.params, **params}, decides=True, expands=True,
-    )  # fmt: skip
+        id=f"{now.prefix}@reply.{step_id.removeprefix(now.prefix)}",
+        kind="team.reply",
+        work=f"agents:{agent}",
+        reads={"@text": chosen.last},
+        params={**now.params, **params},
+        decides=True,
+        expands=True,
+    )
     edges = (*chosen.edges, Edge(source=chosen.last, target=reply.id))
     return Graph(steps=(*chosen.steps, reply), edges=edges, exit=reply.id)

@@ -30,7 +30,11 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     if sum(map(bool, (turn.team, turn.agent, turn.workflow))) > 1:
         faults.append(Fault("name a team, an agent or a workflow, one of them", "team"))
     workflows = {**definitions.workflows, **definitions.chains}
-    known: dict[str, Mapping[str, object]] = {"team": definitions.teams, "agent": definitions.agents, "workflow": workflows}
+    known: dict[str, Mapping[str, object]] = {
+        "team": definitions.teams,
+        "agent": definitions.agents,
+        "workflow": workflows,
+    }
     for kind, names in known.items():
         name = getattr(turn, kind)
         if kind == "workflow" and name in definitions.refused:
@@ -38,7 +42,9 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
         elif name and name not in names:
             faults.append(Fault(_unknown(kind, name, names, definitions.extension), kind))
     if turn.workflow in definitions.chains:
-        faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
+        faults += [
+            Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])
+        ]
     if not faults and target_of(turn, definitions) is None:
         named = f", or a workflow: {', '.join(workflows)}; " if workflows else ", "
         missing = "no agent is configured to answer: name a team or an agent"
@@ -58,7 +64,12 @@ def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
         graph, last = _team(name, definitions, prefix="", text=text)
     elif kind == "extension" and definitions.extension:
         opening = Step(
-            id="@open", kind=definitions.extension.kind, queue="tools", work=f"extension:{name}", reads={"@text": text}, expands=True
+            id="@open",
+            kind=definitions.extension.kind,
+            queue="tools",
+            work=f"extension:{name}",
+            reads={"@text": text},
+            expands=True,
         )
         graph, last = Graph(steps=(opening,)), opening.id
     elif kind == "workflow":
@@ -85,16 +96,22 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
     """Return a sequence: each agent gets only the previous answer; the first failure ends it."""
     members: list[MemberSteps] = []
     for position, agent in enumerate(team.agents):
-        step_id = prefix + numbered(agent, team.agents[: position + 1].count(agent), is_alone=team.agents.count(agent) == 1)
+        step_id = prefix + numbered(
+            agent, team.agents[: position + 1].count(agent), is_alone=team.agents.count(agent) == 1
+        )
         failure: dict[str, JsonValue] = {"failure": f"Pipeline failed at step {position + 1} ({agent}): "}
-        members.append(member(step_id, agent, definitions, members[-1].last if members else text, team=name, params=failure))
+        members.append(
+            member(step_id, agent, definitions, members[-1].last if members else text, team=name, params=failure)
+        )
     steps = [step for each in members for step in each.steps]
     return Graph(steps=tuple(steps), edges=chain_edges([step.id for step in steps])), steps[-1].id
 
 
 def _broadcast(name: str, team: Team, definitions: Definitions, prefix: str, text: str) -> tuple[Graph, str]:
     """Return a fan-out and a join: all agents in parallel; the join gets the error of a failed agent as its answer."""
-    members = {agent: member(f"{prefix}{agent}", agent, definitions, text, team=name, on_error="skip") for agent in team.agents}
+    members = {
+        agent: member(f"{prefix}{agent}", agent, definitions, text, team=name, on_error="skip") for agent in team.agents
+    }
     join = _join(name, team, {agent: each.last for agent, each in members.items()}, prefix, text)
     edges = [edge for each in members.values() for edge in (*each.edges, Edge(source=each.last, target=join.id))]
     return Graph(steps=(*(step for each in members.values() for step in each.steps), join), edges=tuple(edges)), join.id
@@ -109,10 +126,15 @@ def _join(name: str, team: Team, members: Mapping[str, str], prefix: str, text: 
         return Step.model_validate({**common, "kind": "team.collect", "decides": True})
     return Step.model_validate(
         {
-            **common, "kind": "team.synthesize", "queue": "agents", "work": f"teams:{name}", "cheap": False,
-            "retries": team.synthesizer.retries, "timeout_s": team.synthesizer.timeout_s + SYNTHESIZER_MARGIN_S,
+            **common,
+            "kind": "team.synthesize",
+            "queue": "agents",
+            "work": f"teams:{name}",
+            "cheap": False,
+            "retries": team.synthesizer.retries,
+            "timeout_s": team.synthesizer.timeout_s + SYNTHESIZER_MARGIN_S,
         }
-    )  # fmt: skip
+    )
 
 
 Builder = Callable[[str, Team, Definitions, str, str], tuple[Graph, str]]
@@ -130,13 +152,23 @@ def _workflow(name: str, text: str) -> Step:
     """Return the step that runs a chain of the configuration on the text."""
     mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
     params: dict[str, JsonValue] = {"chain": name, "map": mapped}
-    return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, expands=True)
+    return Step(
+        id=name,
+        kind="chain.run",
+        work=f"chains:{name}",
+        reads={"text": text},
+        params=params,
+        decides=True,
+        expands=True,
+    )
 
 
 def _python_workflow(name: str, text: str, definitions: Definitions) -> Step:
     """Return the step that runs a workflow in Python whose only required parameter gets the text."""
     mapped: JsonValue = {"text": "text"}
-    return Step(id=name, **dict(workflow_spec(name, definitions, {"map": mapped, "is_turn": True}, reads={"text": text})))
+    return Step(
+        id=name, **dict(workflow_spec(name, definitions, {"map": mapped, "is_turn": True}, reads={"text": text}))
+    )
 
 
 def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | None:

@@ -26,10 +26,14 @@ class AnswerForm:
         try:
             checked = WaitOptions.model_validate({**options, **schema})
         except ValidationError as error:
-            raise StepError(f"wf.wait({name!r}): {describe_fault(error, 'the options')}", code="bad_arguments") from None
+            raise StepError(
+                f"wf.wait({name!r}): {describe_fault(error, 'the options')}", code="bad_arguments"
+            ) from None
         self.params, self._schema = checked.params(), checked.answer_schema
         for fault in schema_faults(self._schema) if self._schema is not None else ():
-            raise StepError(f"wf.wait({name!r}): 'answer_schema' is not a valid JSON Schema: {fault}", code="bad_arguments")
+            raise StepError(
+                f"wf.wait({name!r}): 'answer_schema' is not a valid JSON Schema: {fault}", code="bad_arguments"
+            )
 
     def convert(self, value: JsonValue) -> Any:
         """Return an answer, converted to the type. One that came before the wait was not checked: StepError if it does not fit."""
@@ -37,7 +41,9 @@ class AnswerForm:
             return self._adapter.validate_python(value) if self._adapter else self._checked(value)
         except ValueError as error:  # pydantic's is one too
             fault = describe_fault(error, "the value") if isinstance(error, ValidationError) else error
-            raise StepError(f"the signal {self._name!r} does not fit its answer_schema: {fault}", code="bad_answer") from None
+            raise StepError(
+                f"the signal {self._name!r} does not fit its answer_schema: {fault}", code="bad_answer"
+            ) from None
 
     def _checked(self, value: JsonValue) -> JsonValue:
         if self._schema:
@@ -51,7 +57,9 @@ def _adapter(answer_type: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(answer_type)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise StepError(f"wf.wait: answer_type={answer_type!r} has no JSON schema: {error}", code="bad_arguments") from None
+        raise StepError(
+            f"wf.wait: answer_type={answer_type!r} has no JSON schema: {error}", code="bad_arguments"
+        ) from None
 
 
 @lru_cache(maxsize=256)

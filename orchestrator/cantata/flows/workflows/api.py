@@ -46,7 +46,12 @@ class Workflow:
         """The id of the run in which the workflow began: a fork that does not begin anew has that of its source."""
 
     def options(
-        self, *, timeout_s: float | None = None, retries: int | None = None, at_most_once: bool | None = None, queue: str | None = None
+        self,
+        *,
+        timeout_s: float | None = None,
+        retries: int | None = None,
+        at_most_once: bool | None = None,
+        queue: str | None = None,
     ) -> Workflow:
         """Return the same workflow with options for the commands that it gives.
 
@@ -57,9 +62,14 @@ class Workflow:
             queue: The queue of a function's or tool's step.
         """
         if (timeout_s is not None and not 0 < timeout_s < math.inf) or (retries is not None and retries < 0):
-            raise StepError(f"wf.options: timeout_s={timeout_s!r} must be above 0, retries={retries!r} at least 0", code="bad_arguments")
+            raise StepError(
+                f"wf.options: timeout_s={timeout_s!r} must be above 0, retries={retries!r} at least 0",
+                code="bad_arguments",
+            )
         given = {"timeout_s": timeout_s, "retries": retries, "at_most_once": at_most_once, "queue": queue}
-        return Workflow(self._replay, {**self._options, **{name: value for name, value in given.items() if value is not None}})
+        return Workflow(
+            self._replay, {**self._options, **{name: value for name, value in given.items() if value is not None}}
+        )
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -100,7 +110,9 @@ class Workflow:
         """Begin another run, of a workflow in Python or a chain, exactly once. The future gives its id. It goes on when this run ends."""
         if message := unknown_name(("workflow", "chain"), name, self._replay.definitions):
             raise StepError(message, code="unknown_workflow")
-        return self._replay.command("start", name, _json(arguments), self._options, CommandOutcome.result, f"start/{name}")
+        return self._replay.command(
+            "start", name, _json(arguments), self._options, CommandOutcome.result, f"start/{name}"
+        )
 
     @overload
     def call(
@@ -108,7 +120,9 @@ class Workflow:
     ) -> asyncio.Future[Result]: ...
 
     @overload
-    def call(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> asyncio.Future[Result]: ...
+    def call(
+        self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> asyncio.Future[Result]: ...
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Call a function in a step of its own. The future gives its result. It may do I/O, and be `async`.
@@ -121,12 +135,20 @@ class Workflow:
             return result_of(function, outcome.result())
 
         arguments = {"args": list(args), "kwargs": kwargs}
-        return self._replay.command("call", reference_of(function), _json(arguments), self._options, convert, function.__name__)
+        return self._replay.command(
+            "call", reference_of(function), _json(arguments), self._options, convert, function.__name__
+        )
 
     def wait(
-        self, name: str, asks: Any = None, *, answer_type: Any = None, timeout_s: float | None = None, default: Any = NO_DEFAULT,
+        self,
+        name: str,
+        asks: Any = None,
+        *,
+        answer_type: Any = None,
+        timeout_s: float | None = None,
+        default: Any = NO_DEFAULT,
         **options: Any,
-    ) -> asyncio.Future[Any]:  # fmt: skip
+    ) -> asyncio.Future[Any]:
         """Wait for a signal to `name`, such as an approval. The future gives its value.
 
         Args:
@@ -141,7 +163,10 @@ class Workflow:
             StepError: From the future: no answer came in time (`timeout`), or one that came before the wait does not fit (`bad_answer`).
         """
         if not _NAME.fullmatch(name):
-            raise StepError(f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'", code="bad_arguments")
+            raise StepError(
+                f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'",
+                code="bad_arguments",
+            )
         if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise StepError(f"wf.wait: timeout_s={timeout_s!r} must be above 0", code="bad_arguments")
 
@@ -163,7 +188,11 @@ class Workflow:
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """Sleep, for seconds or for months: no worker waits meanwhile."""
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not -_MAX_FLOAT <= seconds <= _MAX_FLOAT:
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not -_MAX_FLOAT <= seconds <= _MAX_FLOAT
+        ):
             raise StepError(f"wf.sleep takes a number of seconds, not {seconds!r}", code="bad_arguments")
         return self._replay.sleep(max(0.0, float(seconds)))
 
@@ -172,7 +201,9 @@ class Workflow:
         futures = [asyncio.ensure_future(each) for each in awaitables]
         await AllFuture(self._replay, futures)
         if return_exceptions:
-            return [asyncio.CancelledError() if each.cancelled() else each.exception() or each.result() for each in futures]
+            return [
+                asyncio.CancelledError() if each.cancelled() else each.exception() or each.result() for each in futures
+            ]
         return [future.result() for future in futures]
 
     def continue_as(self, **arguments: Any) -> NoReturn:
@@ -196,7 +227,10 @@ class Workflow:
         It is called where the code waits or ended, in the process that asks. It only reads: it gives no commands.
         """
         if inspect.iscoroutinefunction(function):
-            raise StepError(f"query {function.__name__!r} is async: it only reads, so write `def` without async", code="bad_arguments")
+            raise StepError(
+                f"query {function.__name__!r} is async: it only reads, so write `def` without async",
+                code="bad_arguments",
+            )
         self._replay.queries[function.__name__] = function
         return function
 

@@ -36,10 +36,14 @@ def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -
     workflow = getattr(function, "__qualname__", "workflow")
     if missing or unknown:
         what = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {', '.join(map(repr, unknown))} besides"
-        raise StepError(f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
+        raise StepError(
+            f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments"
+        )
     types = {name: adapter for name, (_, adapter) in named.items() if adapter}
     own = copy.deepcopy(dict(given))  # what the code does with it must not change what the next replay gets
-    converted = {name: _converted(types, name, value, f"the input of workflow {workflow!r}") for name, value in own.items()}
+    converted = {
+        name: _converted(types, name, value, f"the input of workflow {workflow!r}") for name, value in own.items()
+    }
     return {**{name: value for name, value in _own_defaults(function).items() if name not in own}, **converted}
 
 
@@ -117,7 +121,9 @@ def _plain(value: Any, level: int) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each, level + 1) for each in value]
     if isinstance(value, _CONVERTED) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        with suppress(PydanticSerializationError, ValueError, RecursionError):  # then it stays, and the check has its place
+        with suppress(
+            PydanticSerializationError, ValueError, RecursionError
+        ):  # then it stays, and the check has its place
             return to_jsonable_python(value)
     return value
 
@@ -158,8 +164,9 @@ def _parameters(function: Callable[..., Any]) -> tuple[dict[str, tuple[bool, Typ
     parameters, types = list(inspect.signature(function).parameters.values())[1:], _types(function)
     named = {
         each.name: (each.default is each.empty, types.get(each.name))
-        for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    }  # fmt: skip
+        for each in parameters
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }
     return named, any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
@@ -171,5 +178,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         hints = {}
         for name, hint in function.__annotations__.items():
             with suppress(NameError, AttributeError, TypeError, SyntaxError):
-                hints[name] = eval(hint, function.__globals__) if isinstance(hint, str) else hint  # as get_type_hints does
+                hints[name] = (
+                    eval(hint, function.__globals__) if isinstance(hint, str) else hint
+                )  # as get_type_hints does
         return hints

@@ -19,10 +19,14 @@ def workflow(function: Function) -> Function:
     Raises TypeError for another function.
     """
     if not inspect.iscoroutinefunction(function):
-        raise TypeError(f"a workflow must be an async function, and {getattr(function, '__qualname__', function)!r} is not")
+        raise TypeError(
+            f"a workflow must be an async function, and {getattr(function, '__qualname__', function)!r} is not"
+        )
     parameters = list(inspect.signature(function).parameters.values())
     if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters[1:]):
-        raise TypeError(f"workflow {function.__qualname__!r} gets its input by name, so it cannot have positional-only parameters")
+        raise TypeError(
+            f"workflow {function.__qualname__!r} gets its input by name, so it cannot have positional-only parameters"
+        )
     if not parameters:
         raise TypeError(f"workflow {function.__qualname__!r} needs a first parameter for the Workflow")
     setattr(function, _MARK, True)
@@ -40,5 +44,7 @@ def reference_of(function: Callable[..., Any]) -> str:
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier():
         shown = name or repr(function)
-        raise TypeError(f"{shown!r} cannot be imported by a worker: define it at the top of a module, with a name of its own")
+        raise TypeError(
+            f"{shown!r} cannot be imported by a worker: define it at the top of a module, with a name of its own"
+        )
     return f"{module}:{name}"

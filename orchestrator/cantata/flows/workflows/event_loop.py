@@ -118,7 +118,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     # --- what asyncio calls -----------------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         """Schedule a callback."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)

@@ -36,7 +36,9 @@ def advance_id(root: str, number: int) -> str:
     return f"{root}/@{number}/{ADVANCE}" if number else root
 
 
-def fragment(root: str, number: int, spec: Spec, advance: Advance, commands: Sequence[Recorded], definitions: Definitions) -> Graph:
+def fragment(
+    root: str, number: int, spec: Spec, advance: Advance, commands: Sequence[Recorded], definitions: Definitions
+) -> Graph:
     """Return what advance `number` adds. `commands` are all so far, in order."""
     awaited = {index: step_id(root, commands[index]) for index in advance.awaited}
     parent = advance_id(root, number)
@@ -48,8 +50,13 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, commands: Seq
     reads = {LAST: f"{RAW}{parent}"}
     if advance.waits_for_all and len(advance.awaited) <= MAX_READS:
         reads |= {str(index): source for index, source in awaited.items()}
-    following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False, "id": advance_id(root, number + 1)})
-    edges = (Edge(source=source, target=following.id, wakes=False, alone=not advance.waits_for_all) for source in awaited.values())
+    following = Step(
+        **{**dict(spec), "params": params, "reads": reads, "has_given": False, "id": advance_id(root, number + 1)}
+    )
+    edges = (
+        Edge(source=source, target=following.id, wakes=False, alone=not advance.waits_for_all)
+        for source in awaited.values()
+    )
     stops = tuple(step_id(root, commands[index]) for index in advance.given_up)
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id, stops=stops)
 
@@ -61,8 +68,15 @@ def continuation(root: str, spec: Spec, advance: Advance, commands: Sequence[Rec
     """
     given = advance.continues_with
     base, number = str(spec.params.get("base") or root), int(str(spec.params.get("continuation") or 0)) + 1
-    params: dict[str, JsonValue] = {"workflow": spec.params["workflow"], "input": given, "base": base, "continuation": number}
-    step = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False, "id": f"{base}/@again-{number}/{ADVANCE}"})
+    params: dict[str, JsonValue] = {
+        "workflow": spec.params["workflow"],
+        "input": given,
+        "base": base,
+        "continuation": number,
+    }
+    step = Step(
+        **{**dict(spec), "params": params, "reads": {}, "has_given": False, "id": f"{base}/@again-{number}/{ADVANCE}"}
+    )
     return Graph(steps=(step,), exit=step.id, stops=tuple(step_id(root, commands[index]) for index in advance.given_up))
 
 
@@ -89,7 +103,19 @@ def _fields(command: WorkflowCommand, definitions: Definitions) -> dict[str, Any
         options = {"wait": arguments["wait"]} if arguments.get("wait") else {}
         return {"kind": "wait", "timeout_s": arguments["timeout_s"], "params": {"repeats": True, **asks, **options}}
     if kind == "call":
-        return {"kind": "workflow.call", "queue": "tools", "work": f"functions:{target}", "params": {"function": target, **arguments}}
+        return {
+            "kind": "workflow.call",
+            "queue": "tools",
+            "work": f"functions:{target}",
+            "params": {"function": target, **arguments},
+        }
     if kind == "start":
-        return {"kind": "workflow.start", "work": f"runs:{target}", "params": {"workflow": target, "input": arguments}, "decides": True}
-    return dict(steps_of_nodes.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions))
+        return {
+            "kind": "workflow.start",
+            "work": f"runs:{target}",
+            "params": {"workflow": target, "input": arguments},
+            "decides": True,
+        }
+    return dict(
+        steps_of_nodes.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions)
+    )

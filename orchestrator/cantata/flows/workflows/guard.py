@@ -22,7 +22,9 @@ _REFUSED = {
     "os.system": "os.system", "_thread.start_new_thread": "a thread", "_thread.start_joinable_thread": "a thread",
 }  # fmt: skip
 """Event of Python's audit hooks → the word for it. Python 3.11 has none for threads."""
-_TRUSTED = frozenset({"importlib", "_frozen_importlib", "_frozen_importlib_external", "logging", "structlog", "linecache", "zoneinfo"})
+_TRUSTED = frozenset(
+    {"importlib", "_frozen_importlib", "_frozen_importlib_external", "logging", "structlog", "linecache", "zoneinfo"}
+)
 """Packages that read files, or send log lines, for code that does no I/O itself."""
 _OURS = (dirname(__file__), dirname(asyncio.__file__))
 _REMEDY = "do this in a function, and call it with wf.call"
@@ -43,7 +45,9 @@ def allow_io() -> None:
 
 @cache
 def _add_hook() -> None:
-    sys.addaudithook(_audit)  # it stays for the life of the process, so only processes that run workflows, or ask them queries, have it
+    sys.addaudithook(
+        _audit
+    )  # it stays for the life of the process, so only processes that run workflows, or ask them queries, have it
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -81,7 +85,10 @@ def blocked() -> Callable[[], str]:
             began = now
             return ""
         own = [each for each in frames if not each.f_code.co_filename.startswith(_OURS)][-MAX_SHOWN_LINES:]
-        lines = " → ".join(f"{basename(each.f_code.co_filename)}:{each.f_lineno}" for each in reversed(own)) or "an unknown line"
+        lines = (
+            " → ".join(f"{basename(each.f_code.co_filename)}:{each.f_lineno}" for each in reversed(own))
+            or "an unknown line"
+        )
         return f"the workflow's code used {MAX_CPU_S:g} s of processor time without an await that waits (at {lines}): {_REMEDY}"
 
     return where
@@ -89,6 +96,8 @@ def blocked() -> Callable[[], str]:
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frames of a workflow's code, the innermost first, up to the event loop that runs it."""
-    while frame is not None and not (frame.f_code.co_name in ("run_ready", "discard") and frame.f_code.co_filename.startswith(_OURS[0])):
+    while frame is not None and not (
+        frame.f_code.co_name in ("run_ready", "discard") and frame.f_code.co_filename.startswith(_OURS[0])
+    ):
         yield frame
         frame = frame.f_back

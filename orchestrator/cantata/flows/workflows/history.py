@@ -41,7 +41,9 @@ class Activation(Value):
     received: tuple[int, ...] = Field((), description="indexes of the commands whose outcomes it received, in order")
     commands: tuple[Recorded, ...] = Field((), description="the commands that it gave")
     patches: tuple[str, ...] = Field((), description="ids of patches that it took")
-    input: dict[str, JsonValue] = Field(default_factory=dict, description="the workflow's input; of the first activation")
+    input: dict[str, JsonValue] = Field(
+        default_factory=dict, description="the workflow's input; of the first activation"
+    )
     cancelled: bool = Field(False, description="whether its code got CancelledError, since the run was cancelled")
     run_id: str = Field("", description="the run in which the workflow began; of the first activation")
 

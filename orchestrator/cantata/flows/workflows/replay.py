@@ -143,12 +143,19 @@ class Replay:
     # --- what the workflow calls ------------------------------------------------------------------------------------
 
     def command(
-        self, kind: str, target: str, arguments: Mapping[str, JsonValue], options: Mapping[str, JsonValue],
-        convert: Callable[[CommandOutcome], Any], label: str,
-    ) -> asyncio.Future[Any]:  # fmt: skip
+        self,
+        kind: str,
+        target: str,
+        arguments: Mapping[str, JsonValue],
+        options: Mapping[str, JsonValue],
+        convert: Callable[[CommandOutcome], Any],
+        label: str,
+    ) -> asyncio.Future[Any]:
         """Give a command; return the future of what `convert` makes of its outcome. `label` ends the id of its step."""
         if self._is_asked:
-            raise StepError(f"a query gives no commands, it only reads, and this one gave {kind} {target!r}", code="query_failed")
+            raise StepError(
+                f"a query gives no commands, it only reads, and this one gave {kind} {target!r}", code="query_failed"
+            )
         if self._is_over or self._fault:  # what the code still does has no effect
             return self.loop.create_future()
         line = _line()
@@ -159,12 +166,16 @@ class Replay:
         try:
             digest = digest_of({**arguments, **{f"@{name}": value for name, value in options.items()}})
         except (TypeError, ValueError, RecursionError) as error:
-            raise StepError(f"the arguments of {kind} {target!r} are not JSON: {error} (at {line})", code="not_json") from None
+            raise StepError(
+                f"the arguments of {kind} {target!r} are not JSON: {error} (at {line})", code="not_json"
+            ) from None
         asked = Recorded(step=f"{index}.{_UNSAFE.sub('_', label)}", kind=kind, target=target, digest=digest, line=line)
         if index < len(self.commands):
             was = self.commands[index]
             if not asked.same_as(was):
-                _check_bounds(kind, target, arguments, options, line)  # raised then too: the code caught it, and gave another command
+                _check_bounds(
+                    kind, target, arguments, options, line
+                )  # raised then too: the code caught it, and gave another command
                 what = "" if asked.target != was.target or asked.kind != was.kind else " with other arguments"
                 self._fault = NonDeterminismError(f"command {index} was {was}, and now is {asked}{what}")
                 return self.loop.create_future()
@@ -199,9 +210,15 @@ class Replay:
     # --- execution --------------------------------------------------------------------------------------------------
 
     def run(
-        self, main: Callable[[], Any], *, at: float, outcomes: Mapping[int, CommandOutcome], received: Sequence[int],
-        given: Mapping[str, JsonValue], cancelled: bool = False,
-    ) -> Advance:  # fmt: skip
+        self,
+        main: Callable[[], Any],
+        *,
+        at: float,
+        outcomes: Mapping[int, CommandOutcome],
+        received: Sequence[int],
+        given: Mapping[str, JsonValue],
+        cancelled: bool = False,
+    ) -> Advance:
         """Run the coroutine that `main` returns, through its history and one activation more; if it waits there, only that one.
 
         The new activation begins at `at`, and receives the outcomes of the commands `received`. If it is `cancelled`, it raises
@@ -216,7 +233,12 @@ class Replay:
         own: dict[str, Any] = {} if self.history else {"input": dict(given), "run_id": self.run_id}
         commands = tuple(command.recorded for command in self._new)
         newest = Activation(
-            at=at, received=tuple(received), cancelled=cancelled, commands=commands, patches=tuple(self._new_patches), **own
+            at=at,
+            received=tuple(received),
+            cancelled=cancelled,
+            commands=commands,
+            patches=tuple(self._new_patches),
+            **own,
         )
         advance = self._advance(task, newest)
         self.history.append(advance.activation)
@@ -237,7 +259,7 @@ class Replay:
 
     def restore(
         self, main: Callable[[], Any], outcomes: Mapping[int, CommandOutcome], *, ended: bool = False
-    ) -> asyncio.Task[Any]:  # fmt: skip
+    ) -> asyncio.Task[Any]:
         """Run the coroutine that `main` returns through its history, with which it `ended` or waits. Raises as `run`."""
         self._task = task = self.loop.create_task(main())
         for number, activation in enumerate(self.history):
@@ -252,7 +274,9 @@ class Replay:
         Raises ConfigError for an unknown query or wrong arguments, StepError if it fails.
         """
         if name not in self.queries:
-            raise ConfigError(f"the workflow has no query {name!r} here{did_you_mean(name, self.queries)}", code="unknown_query")
+            raise ConfigError(
+                f"the workflow has no query {name!r} here{did_you_mean(name, self.queries)}", code="unknown_query"
+            )
         function, self._is_asked = self.queries[name], True
         try:
             inspect.signature(function).bind(**arguments)
@@ -268,7 +292,9 @@ class Replay:
             raise StepError(message, code="query_failed") from error
         return jsonable(answer, f"the answer of query {name!r}")
 
-    def _activate(self, at: float, received: Sequence[int], outcomes: Mapping[int, CommandOutcome], *, cancelled: bool) -> None:
+    def _activate(
+        self, at: float, received: Sequence[int], outcomes: Mapping[int, CommandOutcome], *, cancelled: bool
+    ) -> None:
         self.loop.now = at
         stopped = {index for index in received if cancelled and _is_stopped(outcomes[index])}
         self._receive([index for index in received if index not in stopped], outcomes)
@@ -316,9 +342,15 @@ class Replay:
         if task.cancelled() and any(each.cancelled for each in (*self.history, activation)):
             raise StepError("the workflow was cancelled", code="cancelled")
         if task.done():
-            error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
+            error = (
+                asyncio.CancelledError("the workflow cancelled itself")
+                if task.cancelled()
+                else _first_of(task.exception())
+            )
             if isinstance(error, ContinueAs):
-                waits = [index for index in self._open if index < len(self.commands) and self.commands[index].kind == "wait"]
+                waits = [
+                    index for index in self._open if index < len(self.commands) and self.commands[index].kind == "wait"
+                ]
                 return Advance(activation, given_up=waits, is_over=True, continues_with=error.arguments)
             if error is not None:
                 raise _failure_of(error) from error
@@ -326,7 +358,10 @@ class Replay:
         pending = [index for index, (future, _) in self._open.items() if not future.done()]
         awaited = self._awaited(task)
         if not awaited and not pending:
-            raise StepError(f"the workflow waits for something that no step will give (at {_waiting_line(task)})", code="workflow_stuck")
+            raise StepError(
+                f"the workflow waits for something that no step will give (at {_waiting_line(task)})",
+                code="workflow_stuck",
+            )
         given_up = [index for index, (future, _) in self._open.items() if future.cancelled()]
         return Advance(activation, tuple(self._new), awaited or pending, waits_for_all=bool(awaited), given_up=given_up)
 
@@ -347,7 +382,7 @@ class Replay:
 
 def _check_bounds(
     kind: str, target: str, arguments: Mapping[str, JsonValue], options: Mapping[str, JsonValue], line: str
-) -> None:  # fmt: skip
+) -> None:
     """Raise StepError if a value or a time of a new command is beyond its bound."""
     of_call = cast("list[JsonValue]", arguments["args"] if kind == "call" else [])
     named = cast("Mapping[str, JsonValue]", arguments["kwargs"] if kind == "call" else arguments)
@@ -371,7 +406,11 @@ def _is_stopped(outcome: CommandOutcome) -> bool:
 
 def _failure_of(error: BaseException) -> StepError:
     """Return the failure of a workflow whose code raised an error, with the line."""
-    message, code = (str(error), error.code) if isinstance(error, StepError) else (f"{type(error).__name__}: {error}", "workflow_error")
+    message, code = (
+        (str(error), error.code)
+        if isinstance(error, StepError)
+        else (f"{type(error).__name__}: {error}", "workflow_error")
+    )
     has_line = isinstance(error, StepError) and message.endswith(")") and " (at " in message
     return StepError(message if has_line else f"{message} (at {_raised_at(error)})", code=code)
 
@@ -391,7 +430,9 @@ def _raised_at(error: BaseException) -> str:
 def _line() -> str:
     """Return the line of the workflow's code that is executed."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OUR_MODULES):  # f_code would be audited each time
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        _OUR_MODULES
+    ):  # f_code would be audited each time
         frame = frame.f_back
     return f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 

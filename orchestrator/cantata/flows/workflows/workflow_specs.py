@@ -15,5 +15,11 @@ ADVANCE_TIMEOUT_S = 60.0  # of one execution of a workflow's code, which waits f
 def workflow_spec(name: str, definitions: Definitions, params: Mapping[str, JsonValue], **own: Any) -> Spec:
     """Return the spec of a step that begins a workflow; `own` overrides its fields."""
     queue = definitions.workflows[name].queue
-    common = {"work": f"workflows:{name}", "queue": queue, "expands": True, "cheap": True, "timeout_s": ADVANCE_TIMEOUT_S}
+    common = {
+        "work": f"workflows:{name}",
+        "queue": queue,
+        "expands": True,
+        "cheap": True,
+        "timeout_s": ADVANCE_TIMEOUT_S,
+    }
     return Spec(kind="workflow.advance", params={"workflow": name, **params}, **{**common, **own})

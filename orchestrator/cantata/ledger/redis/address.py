@@ -107,8 +107,14 @@ def _sentinels(url: str) -> Address:
     master, _, database = path.partition("/")
     if not master:
         raise ValueError("name the master behind the Sentinels, as in redis+sentinel://one:26379,two:26379/mymaster")
-    options = _options(f"{scheme}://{login}localhost/{_number(database)}{query}", "sentinel_username", "sentinel_password")
-    own = {name.removeprefix("sentinel_"): options.pop(name) for name in ("sentinel_username", "sentinel_password") if name in options}
+    options = _options(
+        f"{scheme}://{login}localhost/{_number(database)}{query}", "sentinel_username", "sentinel_password"
+    )
+    own = {
+        name.removeprefix("sentinel_"): options.pop(name)
+        for name in ("sentinel_username", "sentinel_password")
+        if name in options
+    }
     own |= {name: value for name, value in options.items() if name.startswith("ssl_")}
     return Address("sentinel", _places(hosts, SENTINEL_PORT), unquote(master), scheme == "rediss", options, own)
 

@@ -17,7 +17,9 @@ from cantata.settings import namespace_named
 
 __all__ = ["Redis", "connect_async"]
 
-CONNECTIONS = 4  # one reads events, one waits for those of idle runs, one reads followed batches, one checks request rates
+CONNECTIONS = (
+    4  # one reads events, one waits for those of idle runs, one reads followed batches, one checks request rates
+)
 
 
 class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):
@@ -44,7 +46,9 @@ def _connect(url: str) -> Redis:
         return cast(Redis, AsyncCluster(startup_nodes=nodes, require_full_coverage=False, ssl=address.tls, **options))
     options |= {"max_connections": CONNECTIONS, "timeout": None}
     if address.kind == "sentinel":
-        sentinels = Sentinel(list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": options["retry"]})  # type: ignore[no-untyped-call]  # untyped in redis-py
+        sentinels = Sentinel(
+            list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": options["retry"]}
+        )  # type: ignore[no-untyped-call]  # untyped in redis-py
         pool = _MasterPool(address.master, sentinels, ssl=address.tls, **{**options, **address.options})  # type: ignore[no-untyped-call]  # as above
         return Redis.from_pool(pool)
     return Redis.from_pool(BlockingConnectionPool.from_url(redis_url(url), **options))

@@ -35,10 +35,16 @@ class Cluster(RedisCluster):
             own = node.redis_connection.response_callbacks
             callbacks |= {command: own[command] for command in ("XRANGE", "XREVRANGE")}
         pipe = _Pipeline(
-            nodes_manager=self.nodes_manager, commands_parser=self.commands_parser, result_callbacks=self.result_callbacks,
-            cluster_response_callbacks=callbacks, reinitialize_steps=self.reinitialize_steps, retry=self.retry,
-            lock=self._lock, transaction=transaction, event_dispatcher=self._event_dispatcher,
-        )  # fmt: skip
+            nodes_manager=self.nodes_manager,
+            commands_parser=self.commands_parser,
+            result_callbacks=self.result_callbacks,
+            cluster_response_callbacks=callbacks,
+            reinitialize_steps=self.reinitialize_steps,
+            retry=self.retry,
+            lock=self._lock,
+            transaction=transaction,
+            event_dispatcher=self._event_dispatcher,
+        )
         pipe.namespace = namespace_of(self)
         return pipe
 
@@ -115,7 +121,11 @@ def redis_error(error: RedisClusterException) -> Exception:
         return redis_error(behind)
     if isinstance(behind, RedisError):
         return behind
-    return RedisConnectionError(str(error)) if isinstance(error, SlotNotCoveredError) or "cannot be connected" in str(error) else error
+    return (
+        RedisConnectionError(str(error))
+        if isinstance(error, SlotNotCoveredError) or "cannot be connected" in str(error)
+        else error
+    )
 
 
 def memory_of(redis: Redis) -> list[dict[str, Any]]:

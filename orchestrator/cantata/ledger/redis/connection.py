@@ -61,10 +61,14 @@ def _connect(url: str, *, name: str, single: bool) -> Redis:
         "decode_responses": True, "client_name": name, "socket_connect_timeout": 5, "socket_timeout": 30, "retry": _never_again(),
     }  # fmt: skip
     if address.kind == "cluster":
-        return _connect_cluster(address, {**options, **address.options}, url, patience_s=CHILD_PATIENCE_S if single else 0.0)
+        return _connect_cluster(
+            address, {**options, **address.options}, url, patience_s=CHILD_PATIENCE_S if single else 0.0
+        )
     options["health_check_interval"] = 30
     if address.kind == "sentinel":
-        pool: ConnectionPool = sentinel_pool(address, {**options, **address.options, "connection_class": master_connection(address)})
+        pool: ConnectionPool = sentinel_pool(
+            address, {**options, **address.options, "connection_class": master_connection(address)}
+        )
     else:
         pool = ConnectionPool.from_url(redis_url(url), **options)
     if single:
@@ -137,7 +141,9 @@ def check(client: Redis, *, url: str = "") -> tuple[str, ...]:
         raise UnavailableError(reason(error, place)) from error
     warnings: list[str] = []
     for node, info in infos.items():
-        warnings += _server_warnings(info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster))
+        warnings += _server_warnings(
+            info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster)
+        )
     return tuple(warnings)
 
 
@@ -156,7 +162,9 @@ def _server_warnings(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> 
         )
     warnings = []
     if policy != "noeviction" and int(info.get("maxmemory", 0)):
-        warnings.append(f"{redis} evicts finished runs when full (maxmemory-policy {policy}); set maxmemory-policy noeviction")
+        warnings.append(
+            f"{redis} evicts finished runs when full (maxmemory-policy {policy}); set maxmemory-policy noeviction"
+        )
     if not int(info.get("aof_enabled", 0)):
         warnings.append(f"{redis} writes no AOF: runs under way are lost if it restarts; set appendonly yes")
     return warnings

@@ -15,7 +15,20 @@ from cantata.settings import DEFAULT_NAMESPACE
 
 SHARDS = 64  # spreads runs over the slots of a Redis Cluster; fixed, since a run's shard follows from its id
 
-RUN_PARTS = ("", ":steps", ":state", ":edges", ":out", ":info", ":given", ":names", ":expansions", ":blobs", ":log", ":closed")
+RUN_PARTS = (
+    "",
+    ":steps",
+    ":state",
+    ":edges",
+    ":out",
+    ":info",
+    ":given",
+    ":names",
+    ":expansions",
+    ":blobs",
+    ":log",
+    ":closed",
+)
 """The keys that a run may have when it ends, except its logs, which may still get lines."""
 
 

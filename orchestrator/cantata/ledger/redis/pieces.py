@@ -37,7 +37,9 @@ def ask_shards(redis: Redis, ask: Callable[[Any, str], object]) -> list[Any]:
     return ask_each(redis, (shard_key(redis, shard) for shard in range(SHARDS)), ask)
 
 
-def scan(redis: Redis, with_retries: WithRetries, key: str, *, match: str | None = None, limit: int | None = None) -> dict[str, str]:
+def scan(
+    redis: Redis, with_retries: WithRetries, key: str, *, match: str | None = None, limit: int | None = None
+) -> dict[str, str]:
     """Return all fields of a hash, or those that match a pattern. With `limit`, stop after so many, with up to a piece more."""
     found: dict[str, str] = {}
     cursor = 0
@@ -60,7 +62,9 @@ def events(redis: Redis, with_retries: WithRetries, key: str) -> Iterator[dict[s
     """Yield the entries of a stream, oldest first."""
     after = "-"
     while True:
-        part = cast("list[tuple[str, dict[str, str]]]", with_retries(partial(redis.xrange, key, min=after, count=EVENTS_PIECE)))
+        part = cast(
+            "list[tuple[str, dict[str, str]]]", with_retries(partial(redis.xrange, key, min=after, count=EVENTS_PIECE))
+        )
         yield from (entry for _, entry in part)
         if len(part) < EVENTS_PIECE:
             return

@@ -30,7 +30,15 @@ from cantata.errors import UnavailableError
 
 Reply = TypeVar("Reply")
 
-UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterError, TryAgainError, AskError)
+UNAVAILABLE = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    ReadOnlyError,
+    OutOfMemoryError,
+    ClusterError,
+    TryAgainError,
+    AskError,
+)
 """Raised while Redis is unavailable or takes no writes, or refuses a password, which may be corrected meanwhile."""
 TRANSIENT_PREFIXES = ("OOM", "LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED")
 
@@ -75,7 +83,9 @@ def is_transient(error: RedisError) -> bool:
 
 def is_outage(error: BaseException) -> bool:
     """Return whether an error of Redis is about the server or the connection, and not about what a command or script met."""
-    return isinstance(error, RedisError) and (type(error) is not ResponseError or is_transient(error) or "NOPERM" in str(error))
+    return isinstance(error, RedisError) and (
+        type(error) is not ResponseError or is_transient(error) or "NOPERM" in str(error)
+    )
 
 
 def with_retries(call: Callable[[], Reply], *, patience_s: float, note: str = "") -> Reply:
@@ -98,14 +108,18 @@ def reason(failure: BaseException, place: str = "") -> str:
     """Return a sentence for what is wrong with the Redis at this address, and what to do."""
     redis = f"Redis at {place}" if place else "Redis"
     for error in _chain(failure):
-        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # those break off
+        if isinstance(error, ssl.SSLError) and not isinstance(
+            error, ssl.SSLEOFError | ssl.SSLZeroReturnError
+        ):  # those break off
             return _of_tls(error, redis)
         for kind, sentence in MESSAGES_BY_CLASS.items():
             if isinstance(error, kind):
                 return sentence.format(redis=redis, place=place or "REDIS_URL", text=_short(error))
         if (found := _of_text(str(error))) is not None:
             return found.format(redis=redis)
-    if place.startswith("rediss") and any(isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)):
+    if place.startswith("rediss") and any(
+        isinstance(error, FileNotFoundError | PermissionError) for error in _chain(failure)
+    ):
         return f"{redis} cannot be reached, as a TLS file cannot be read; correct ssl_ca_certs, ssl_certfile and ssl_keyfile in REDIS_URL"
     hint = CLIENT_CERTIFICATE_HINT if place.startswith("rediss") and "closed" in str(failure) else ""
     return f"{redis} cannot be reached ({_short(failure)}); start it or correct REDIS_URL{hint}"

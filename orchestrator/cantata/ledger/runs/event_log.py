@@ -27,7 +27,8 @@ _with_retries = partial(with_retries, patience_s=PATIENCE_S, note="; the run goe
 def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
     """Return the events with an offset above `after`, oldest first, without waiting."""
     entries = cast(
-        "list[tuple[str, dict[str, str]]]", redis.xrange(f"{run_key(redis, run_id)}:log", min=f"(0-{after}", max="+", count=most)
+        "list[tuple[str, dict[str, str]]]",
+        redis.xrange(f"{run_key(redis, run_id)}:log", min=f"(0-{after}", max="+", count=most),
     )
     return [event_of(run_id, entry_id, fields) for entry_id, fields in entries]
 
@@ -46,7 +47,9 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
                 return
             if not _with_retries(lambda: redis.exists(key)):
                 raise UnknownRunError.of(run_id)
-            was_closed = bool(_with_retries(lambda: redis.exists(f"{run_key(redis, run_id)}:closed")))  # then all its events can be read
+            was_closed = bool(
+                _with_retries(lambda: redis.exists(f"{run_key(redis, run_id)}:closed"))
+            )  # then all its events can be read
         for entry_id, fields in entries:
             event = event_of(run_id, entry_id, fields)
             after = event.seq
@@ -75,6 +78,12 @@ def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[Ent
 def event_of(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
     """Return the event in an entry of a run's stream."""
     return event_types.event_of(
-        json.loads(fields["d"]) if fields["d"] else None, seq=int(entry_id.split("-")[1]), run_id=run_id, at_ms=int(fields["at"]),
-        type=fields["t"], step=fields["s"] or None, attempt=int(fields["a"]) if fields["a"] else None, worker=fields["w"] or None,
-    )  # fmt: skip
+        json.loads(fields["d"]) if fields["d"] else None,
+        seq=int(entry_id.split("-")[1]),
+        run_id=run_id,
+        at_ms=int(fields["at"]),
+        type=fields["t"],
+        step=fields["s"] or None,
+        attempt=int(fields["a"]) if fields["a"] else None,
+        worker=fields["w"] or None,
+    )

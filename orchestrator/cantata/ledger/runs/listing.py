@@ -80,12 +80,18 @@ class RunFilter:
             if time is not None:
                 check_instant(time, name)
         if len(self.text) > MAX_SEARCH_CHARS:
-            raise ConfigError(f"the search text has {len(self.text)} characters; at most {MAX_SEARCH_CHARS} are allowed", source="runs")
+            raise ConfigError(
+                f"the search text has {len(self.text)} characters; at most {MAX_SEARCH_CHARS} are allowed",
+                source="runs",
+            )
 
 
 def find_page(ledger: Ledger, wanted: RunFilter, *, before: str | None = None, most: int = 50) -> RunList:
     """Return a page of runs, behind the position `next` of an earlier page. Raises ConfigError for an invalid position."""
-    starts = [*([] if before is None else [_place(before)]), *([] if wanted.until is None else [(int(wanted.until * 1000), ANY_RUN)])]
+    starts = [
+        *([] if before is None else [_place(before)]),
+        *([] if wanted.until is None else [(int(wanted.until * 1000), ANY_RUN)]),
+    ]
     search = _Search(ledger, wanted, min(starts, default=None), most)
     search.run()
     return search.page()
@@ -95,7 +101,14 @@ def count(ledger: Ledger, wanted: RunFilter) -> RunCounts:
     """Return the number of runs by status, whatever statuses and text are wanted, of the newest MAX_SCANNED or so."""
     at = "" if wanted.until is None else int(wanted.until * 1000)
     wanted = replace(wanted, text="")
-    call = {**_call(wanted), "at": at, "run": ANY_RUN, "counts": True, "most_found": 1, "most_looked": MAX_SCANNED // SHARDS}
+    call = {
+        **_call(wanted),
+        "at": at,
+        "run": ANY_RUN,
+        "counts": True,
+        "most_found": 1,
+        "most_looked": MAX_SCANNED // SHARDS,
+    }
     call.pop("statuses", None)
     replies = _call_shards(ledger, [(shard, to_json(call)) for shard in range(SHARDS)])
     found = Counter[str]()
@@ -191,13 +204,17 @@ class _Search:
         most_looked = min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts))
         call = {**_call(self._wanted), "most_found": self._most // SHARDS + 2, "most_looked": most_looked}
         places = ((front.shard, front.place or ("", "")) for front in fronts)
-        replies = _call_shards(self._ledger, [(shard, to_json({**call, "at": str(at), "run": run_id})) for shard, (at, run_id) in places])
+        replies = _call_shards(
+            self._ledger, [(shard, to_json({**call, "at": str(at), "run": run_id})) for shard, (at, run_id) in places]
+        )
         for front, (now, run_id, at, is_end, looks, *rows) in zip(fronts, replies, strict=True):
             self._origin_ms = self._origin_ms or int(now)
             front.is_open = not is_end
             front.place = (int(at), run_id) if run_id else front.place
             self._looks += looks
-            self._found += [found for row in rows if matches_text((found := _row(row, int(now) / 1000))[1], self._wanted.text)]
+            self._found += [
+                found for row in rows if matches_text((found := _row(row, int(now) / 1000))[1], self._wanted.text)
+            ]
 
 
 def _call(wanted: RunFilter) -> dict[str, JsonValue]:
@@ -247,7 +264,9 @@ def _lower(text: str) -> str:
 def _place(text: str) -> Position:
     match = _PLACE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} is not a position in the list of runs; use `next` of an earlier page", source="before")
+        raise ConfigError(
+            f"{text!r} is not a position in the list of runs; use `next` of an earlier page", source="before"
+        )
     return int(match[1]), match[2]
 
 

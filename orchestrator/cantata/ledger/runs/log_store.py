@@ -104,7 +104,9 @@ class RunLogs:
             by_run.setdefault(run_id, []).append(self._text(line))
         lost, self._lost = self._lost, 0
         if lost:
-            log.warning("run_logs_lost", lines=lost, note="more was logged than could be written; the runs are not harmed")
+            log.warning(
+                "run_logs_lost", lines=lost, note="more was logged than could be written; the runs are not harmed"
+            )
         for run_id, texts in by_run.items():
             for start in range(0, len(texts), BATCH):
                 self._ledger.runs.append_log(run_id, texts[start : start + BATCH], most=MAX_LINES, most_bytes=MAX_BYTES)
@@ -173,7 +175,9 @@ def of_step(line: LogLine, step: str) -> bool:
 
 def _in_order(entries: Sequence[Entry]) -> list[LogLine]:
     """Return the lines sorted by time, since each process writes its own with a delay; those of one process stay in order."""
-    newest: dict[str | None, float] = {}  # a process may synchronize its clock between two lines, and the second then seems older
+    newest: dict[
+        str | None, float
+    ] = {}  # a process may synchronize its clock between two lines, and the second then seems older
     placed: list[tuple[float, LogLine]] = []
     for entry_id, fields in entries:
         if line := _line(entry_id, fields["d"]):

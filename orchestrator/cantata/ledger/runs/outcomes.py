@@ -37,10 +37,16 @@ def ended(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Mapping[str, EndedRow
     for run_id in run_ids:
         by_shard[shard_of(run_id)].append(run_id)
     calls = [
-        (shard, tuple(ids[start : start + RUNS_AT_ONCE])) for shard, ids in by_shard.items() for start in range(0, len(ids), RUNS_AT_ONCE)
+        (shard, tuple(ids[start : start + RUNS_AT_ONCE]))
+        for shard, ids in by_shard.items()
+        for start in range(0, len(ids), RUNS_AT_ONCE)
     ]
     replies = ledger.caller.call_all("runs/outcomes", calls)
-    found = {run_id: row for (_, ids), rows in zip(calls, replies, strict=True) for run_id, row in zip(ids, rows, strict=True)}
+    found = {
+        run_id: row
+        for (_, ids), rows in zip(calls, replies, strict=True)
+        for run_id, row in zip(ids, rows, strict=True)
+    }
     return {run_id: _outcome(run_id, row) for run_id, row in found.items() if len(row) > 1}, {
         run_id for run_id, row in found.items() if not row
     }
@@ -48,7 +54,9 @@ def ended(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Mapping[str, EndedRow
 
 def newly_ended(ledger: Ledger, batch: str) -> list[str]:
     """Return the runs of a batch's rows that have ended since the last call, in any process; some may be missing after an outage."""
-    found = ledger.with_retries(lambda: ask_shards(ledger.redis, lambda pipe, key: pipe.lpop(f"{key}:ended:{batch}", ENDED_AT_ONCE)))
+    found = ledger.with_retries(
+        lambda: ask_shards(ledger.redis, lambda pipe, key: pipe.lpop(f"{key}:ended:{batch}", ENDED_AT_ONCE))
+    )
     return [run_id for run_ids in found for run_id in run_ids or ()]
 
 
@@ -81,6 +89,8 @@ def _readable_outcome(row: Sequence[str]) -> EndedRow:
         state_of(cast(RunStatus, status), int(failures or 0)),
         output,
         ErrorInfo.model_validate(reason) if reason else None,
-        Usage(input_tokens=int(tokens_in or 0), output_tokens=int(tokens_out or 0), cost_usd=float(cost) if cost else None),
+        Usage(
+            input_tokens=int(tokens_in or 0), output_tokens=int(tokens_out or 0), cost_usd=float(cost) if cost else None
+        ),
         not int(unpriced or 0),
     )

@@ -19,7 +19,9 @@ class PastNames:
     def __init__(self, ledger: Ledger, run_id: str, expanded: Iterable[tuple[int, str]]) -> None:
         """Read them; `expanded` has the offset and the step of each expansion, in order."""
         key = run_key(ledger.redis, run_id)
-        self._now, expansions = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in (":names", ":expansions"))
+        self._now, expansions = (
+            scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in (":names", ":expansions")
+        )
         self._changes: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self._added: dict[str, list[str]] = {}
         for offset, parent in expanded:

@@ -50,13 +50,17 @@ def turn_result(run: RunRecord) -> RunResult:
 def _agents(run: RunRecord) -> list[str]:
     """Return the agents that answered, without those whose answer was an instruction of another agent."""
     asked = {
-        step_id: step for step_id, step in run.steps.items()
+        step_id: step
+        for step_id, step in run.steps.items()
         if step.spec.role == "agent" or (step.spec.role == "turn" and step.spec.work.startswith("agents:"))
-    }  # fmt: skip
+    }
     answered = [
-        step for step_id, step in asked.items()
-        if (answer := run.answering(step_id)) and answer.state == "done" and not any(each in asked for each in ancestors(step_id))
-    ]  # fmt: skip
+        step
+        for step_id, step in asked.items()
+        if (answer := run.answering(step_id))
+        and answer.state == "done"
+        and not any(each in asked for each in ancestors(step_id))
+    ]
     return list(dict.fromkeys(step.spec.work_name for step in answered))
 
 
@@ -65,7 +69,9 @@ def chain_response(run: RunRecord) -> ChainResponse:
     request = stored(ChainRequest, run.request)
     bodies = bodies_of(request)
     answers = {node.node_id: run.answering(node.node_id) for node in request.nodes}
-    outputs = {name: step.output for name, step in answers.items() if step is not None and step.state in ("done", "failed")}
+    outputs = {
+        name: step.output for name, step in answers.items() if step is not None and step.state in ("done", "failed")
+    }
     outputs |= {body: outputs[owner] for owner, body in bodies.items() if owner in outputs}
     ends = run.terminals if run.status == "succeeded" else ()  # in a failed run, the end of a branch is no answer
     finals = {name: outputs[name] for name in ends if (step := answers[name]) is not None and step.state == "done"}
@@ -94,21 +100,39 @@ def chain_response(run: RunRecord) -> ChainResponse:
 def refused_chain(error: ConfigError) -> ChainResponse:
     """Return the response to a rejected chain request: nothing of it ran."""
     asked = error.asked if isinstance(error.asked, dict) else {}
-    req_id, chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("id", "chain_id", "session_id", "correlation_id"))
-    faults = [FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults]
+    req_id, chain_id, session_id, correlation_id = (
+        _utf8(asked.get(name)) for name in ("id", "chain_id", "session_id", "correlation_id")
+    )
+    faults = [
+        FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults
+    ]
     return ChainResponse(
-        req_id=req_id, chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed",
-        state="failed", success=False, outputs={}, final_output=None, duration_ms=0, nodes_run=0,
+        req_id=req_id,
+        chain_id=chain_id,
+        session_id=session_id,
+        correlation_id=correlation_id,
+        run_id="",
+        status="failed",
+        state="failed",
+        success=False,
+        outputs={},
+        final_output=None,
+        duration_ms=0,
+        nodes_run=0,
         error=ChainError(code=error.code, message=_utf8(str(error)), faults=faults),
-    )  # fmt: skip
+    )
 
 
 def refused_turn(error: ConfigError) -> RunResult:
     """Return the result of a rejected turn: nothing of it ran."""
-    return RunResult(run_id="", status="failed", state="failed", error=ErrorInfo(code=error.code, message=_utf8(str(error))))
+    return RunResult(
+        run_id="", status="failed", state="failed", error=ErrorInfo(code=error.code, message=_utf8(str(error)))
+    )
 
 
-def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], step: StepRecord | None) -> ChainEvent | None:
+def chain_event(
+    event: RunEvent, request: ChainRequest, bodies: Mapping[str, str], step: StepRecord | None
+) -> ChainEvent | None:
     """Return the chain event of a run event; None if it concerns no node of the request.
 
     Args:
@@ -160,7 +184,11 @@ def _was_executed(step: StepRecord) -> bool:
 
 def _failed(run: RunRecord, request: ChainRequest, bodies: Mapping[str, str]) -> list[str]:
     """Return the failed nodes in the order of the request; items of a map by their index."""
-    steps = [step for step_id, step in run.steps.items() if step.state == "failed" and step_id != START and _is_nodes_own(step)]
+    steps = [
+        step
+        for step_id, step in run.steps.items()
+        if step.state == "failed" and step_id != START and _is_nodes_own(step)
+    ]
     failed = defaultdict(set)
     for ref in (node_of(step.step_id) for step in steps):
         failed[_node_id(ref, bodies)].add(-1 if ref.index is None else ref.index)
@@ -184,11 +212,17 @@ def _chain_error(run: RunRecord, bodies: Mapping[str, str]) -> ChainError | None
     ref = node_of(error.step)
     node_id = _node_id(ref, bodies)
     name = _item_name(node_id, -1 if ref.index is None else ref.index)
-    return ChainError(code="chain_node_error", message=f"node {name!r} failed: {error.message}", node_id=node_id, index=ref.index)
+    return ChainError(
+        code="chain_node_error", message=f"node {name!r} failed: {error.message}", node_id=node_id, index=ref.index
+    )
 
 
 def _steps_run(run: RunRecord) -> int:
-    return sum(1 for step in run.steps.values() if step.state in ("done", "failed") and step.step_id != START and not step.spec.decides)
+    return sum(
+        1
+        for step in run.steps.values()
+        if step.state in ("done", "failed") and step.step_id != START and not step.spec.decides
+    )
 
 
 def duration_ms(run: RunRecord) -> int:

@@ -61,7 +61,9 @@ def planned_steps(states: Iterable[str], edges: Mapping[str, str], expansions: M
         expansion = json.loads(text)
         parents |= dict.fromkeys(expansion["ids"] or (), parent)
         maps |= {expansion["items"]["prefix"]} if "items" in expansion else set()
-    planned = [step_id for step_id in sorted(states) if step_id not in parents and step_id.rpartition("/")[0] not in maps]
+    planned = [
+        step_id for step_id in sorted(states) if step_id not in parents and step_id.rpartition("/")[0] not in maps
+    ]
     sorter = TopologicalSorter(dict.fromkeys(planned, ()))
     for step_id, parent in parents.items():  # the out-edges of a step that expanded are those of its exit
         sorter.add(step_id, parent)
@@ -83,4 +85,7 @@ def decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:
 
 def edges_of(found: JsonValue) -> list[tuple[str, str, bool]]:
     """Return edges that Lua wrote: an empty list may be an object."""
-    return [(str(target), str(label), bool(wakes)) for target, label, wakes, *_ in cast("list[list[JsonValue]]", found or [])]
+    return [
+        (str(target), str(label), bool(wakes))
+        for target, label, wakes, *_ in cast("list[list[JsonValue]]", found or [])
+    ]

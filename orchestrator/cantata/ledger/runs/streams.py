@@ -158,7 +158,9 @@ class Streams:
                     if idle.done():
                         failed, idle = idle, self._start_idle()
                         await failed
-                    self._reading = wanted = {key: after for key, after in self._wanted().items() if self._idle.get(key) != after}
+                    self._reading = wanted = {
+                        key: after for key, after in self._wanted().items() if self._idle.get(key) != after
+                    }
                     if not wanted:
                         with suppress(TimeoutError):
                             async with asyncio.timeout(CHECK_INTERVAL_S):
@@ -218,12 +220,20 @@ class Streams:
         self._ended = True
         self._work.set()
         for follower in self._all():
-            follower.end(StreamsEnded("events are no longer read, since this client is closed or its process ends; the run goes on"))
+            follower.end(
+                StreamsEnded(
+                    "events are no longer read, since this client is closed or its process ends; the run goes on"
+                )
+            )
 
     @contextmanager
     def _followed(self, follower: Follower) -> Iterator[Follower]:
         if self._ended:
-            follower.end(StreamsEnded("events are no longer read, since this client is closed or its process ends; the run goes on"))
+            follower.end(
+                StreamsEnded(
+                    "events are no longer read, since this client is closed or its process ends; the run goes on"
+                )
+            )
         self._followers.setdefault(follower.key, []).append(follower)
         self._work.set()
         try:
@@ -240,7 +250,9 @@ class Streams:
 
     def _wanted(self) -> dict[str, str]:
         """Return the streams to read, each from the lowest offset of its followers."""
-        places = {key: [each.after for each in followers if each.has_capacity] for key, followers in self._followers.items()}
+        places = {
+            key: [each.after for each in followers if each.has_capacity] for key, followers in self._followers.items()
+        }
         return {key: f"0-{min(afters)}" for key, afters in places.items() if afters}
 
     async def _read(self, wanted: Mapping[str, str], block_ms: int) -> dict[str, list[Entry]]:
@@ -255,7 +267,9 @@ class Streams:
             slots.setdefault(key.partition("}")[0], []).append(key)
         async with cluster.pipeline(transaction=False) as pipe:
             for keys in slots.values():
-                pipe.execute_command("EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys))  # redis-py needs their number
+                pipe.execute_command(
+                    "EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys)
+                )  # redis-py needs their number
             replies = cast("list[list[tuple[str, list[tuple[str, list[str]]]]] | None]", await pipe.execute())
         found: dict[str, list[Entry]] = {}
         for reply in replies:

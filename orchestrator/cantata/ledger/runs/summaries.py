@@ -47,17 +47,27 @@ class RunSummary(Value):
     created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
     closed_at: float | None = Field(default=None, description="when it ended")
     now: float = Field(default=0.0, description="Redis's clock when it was read")
-    title: str = Field(default="", description="the request in a line: the text of a turn, the name of a chain, or else its nodes")
-    target: str = Field(default="", description="the team, agent, chain or workflow that it runs; empty for a chain without a name")
+    title: str = Field(
+        default="", description="the request in a line: the text of a turn, the name of a chain, or else its nodes"
+    )
+    target: str = Field(
+        default="", description="the team, agent, chain or workflow that it runs; empty for a chain without a name"
+    )
     labels: dict[str, str] = Field(default_factory=dict, description="the labels given when it was submitted")
     session: str | None = Field(default=None, description="the conversation that a turn belongs to")
     error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     count: int = Field(default=0, description="its steps so far")
-    code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
-    webhook_runs: tuple[str, ...] = Field(default=(), description="the runs that post its events to webhooks, the first ones")
+    code: tuple[str, ...] = Field(
+        default=(), description="the user's modules that its steps ran with, as `module@digest`"
+    )
+    webhook_runs: tuple[str, ...] = Field(
+        default=(), description="the runs that post its events to webhooks, the first ones"
+    )
     retried_as: str = Field(default="", description="the newest run that retries it")
-    stopped: str = Field(default="", description="why workers refused a step of it in the last minute; empty if it goes on")
+    stopped: str = Field(
+        default="", description="why workers refused a step of it in the last minute; empty if it goes on"
+    )
     left: int = Field(default=0, description="its open steps; of an ended run, at its end")
     unreadable: Unreadable = ""
 
@@ -110,9 +120,15 @@ def listed_summary_of(run_id: str, at_ms: int, request: str, values: Sequence[st
         known = dict(zip(FIELDS, values, strict=False)) if len(values) == len(FIELDS) else {}
         status = cast(RunStatus, known["status"] if known.get("status") in _STATUSES else "failed")
         return RunSummary(
-            run_id=run_id, kind=known.get("kind") or "", status=status, state=status, created_at=at_ms / 1000, now=now, title=_line(why),
+            run_id=run_id,
+            kind=known.get("kind") or "",
+            status=status,
+            state=status,
+            created_at=at_ms / 1000,
+            now=now,
+            title=_line(why),
             unreadable=why,
-        )  # fmt: skip
+        )
 
     return readable(read, row, remedy=remedy_for(run_id))
 

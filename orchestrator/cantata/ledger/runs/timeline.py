@@ -70,7 +70,10 @@ class Timeline:
         with self._changing:
             self._kept[key] = offset, found
             self._kept.move_to_end(key)
-            while len(self._kept) > MAX_CACHED_RUNS or sum(len(each) for _, each in self._kept.values()) > MAX_CACHED_STEPS:
+            while (
+                len(self._kept) > MAX_CACHED_RUNS
+                or sum(len(each) for _, each in self._kept.values()) > MAX_CACHED_STEPS
+            ):
                 self._kept.popitem(last=False)
         return found
 
@@ -93,14 +96,25 @@ def moments_in(events: Iterable[RunEvent]) -> Moments:
 def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
     seq, kind, attempt, worker, at, detail = row
     return event_of(
-        json.loads(detail) if detail else None, seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id,
-        attempt=int(attempt) if attempt else None, worker=worker or None,
-    )  # fmt: skip
+        json.loads(detail) if detail else None,
+        seq=int(seq),
+        run_id=run_id,
+        at_ms=int(at),
+        type=kind,
+        step=step_id,
+        attempt=int(attempt) if attempt else None,
+        worker=worker or None,
+    )
 
 
-def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
+def _log(
+    ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]
+) -> list[list[str]]:
     """Return the replies of a script to each part of a run's log. Offsets have no gaps, so the parts are known in advance."""
     key = shard_key(ledger.redis, shard_of(run_id))
     starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, EVENTS_PER_CALL)
     calls = [(key, (run_id, *first, str(start), str(min(start + EVENTS_PER_CALL - 1, end)), *rest)) for start in starts]
-    return cast("list[list[str]]", ledger.with_retries(lambda: SCRIPTS.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))
+    return cast(
+        "list[list[str]]",
+        ledger.with_retries(lambda: SCRIPTS.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)),
+    )

@@ -13,7 +13,19 @@ from cantata.ledger.redis.connection import RedisFailure
 if TYPE_CHECKING:
     from cantata.operation.traces.spans import Spans
 
-FIELDS = ("kind", "status", "created_at", "closed_at", "error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd", "count")
+FIELDS = (
+    "kind",
+    "status",
+    "created_at",
+    "closed_at",
+    "error",
+    "session",
+    "tenant",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "count",
+)
 
 log = structlog.get_logger(__name__)
 

@@ -73,7 +73,9 @@ class Home:
         sockets = [Path(root, name, "valkey.sock") for root in roots if root and os.access(root, os.W_OK)]
         fitting = [path for path in sockets if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT]
         if not fitting:
-            raise UnavailableError("no directory can hold the stack's socket: point TMPDIR to a writable directory with a short path")
+            raise UnavailableError(
+                "no directory can hold the stack's socket: point TMPDIR to a writable directory with a short path"
+            )
         _make_private(fitting[0].parent)
         return fitting[0]
 
@@ -90,4 +92,6 @@ def _make_private(directory: Path) -> None:
                 "remove it if it is yours, else point TMPDIR to a directory of your own"
             ) from None
     except OSError as error:
-        raise UnavailableError(f"{str(directory)!r}, for the stack's socket, cannot be made: {error.strerror}; set TMPDIR") from error
+        raise UnavailableError(
+            f"{str(directory)!r}, for the stack's socket, cannot be made: {error.strerror}; set TMPDIR"
+        ) from error

@@ -67,6 +67,8 @@ def _boot() -> str:
 
 def _from_ps(pid: int) -> ProcessIdentity | None:
     command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
-    output = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}).stdout
+    output = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+    ).stdout
     state, _, started = output.strip().partition(" ")
     return None if not started or state.startswith("Z") else ProcessIdentity(pid, " ".join(started.split()))

@@ -35,19 +35,30 @@ from cantata.operation.embedded.stack_record import StackProcess, StackRecord, c
 from cantata.operation.embedded.valkey import is_responding, server_url
 from cantata.operation.extras import check_extras
 
-READY_S = 120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on an overloaded machine
+READY_S = (
+    120.0  # an agents worker loads LiteLLM, which takes 4 s, 15 s on a cold disk, and 30 s on an overloaded machine
+)
 ANSWER_S = 5.0  # the server of a kept stack may be restarting
 FORCED_STOP_S = SERVER_STOP_S + 2.0  # for a supervisor that was asked to stop at once
-NOT_KEPT = "a stack with virtual time is for one test run, and cannot be kept: start it without keep, or without virtual_time"
+NOT_KEPT = (
+    "a stack with virtual time is for one test run, and cannot be kept: start it without keep, or without virtual_time"
+)
 
 
 class Stack:
     """A running stack. As a context manager, it stops at the end of the block, unless it is kept."""
 
     def __init__(
-        self, home: Home, url: str, *, supervisor: ProcessIdentity | None = None, link: subprocess.Popen[bytes] | None = None,
-        moved: Mapping[str, int] | None = None, virtual_time: bool = False, has_workers: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        home: Home,
+        url: str,
+        *,
+        supervisor: ProcessIdentity | None = None,
+        link: subprocess.Popen[bytes] | None = None,
+        moved: Mapping[str, int] | None = None,
+        virtual_time: bool = False,
+        has_workers: bool = True,
+    ) -> None:
         self.home = home
         self.url = url
         """The URL of its Redis, in Celery's form: `redis+socket:///path?virtual_host=0`."""
@@ -86,21 +97,33 @@ class Stack:
         if keep and virtual_time:
             raise ConfigError(NOT_KEPT)
         services = {"flower": flower, "gateway": gateway}
-        check_extras("worker", *(name for name, is_wanted in services.items() if is_wanted), needed_by="a stack on this machine")
+        check_extras(
+            "worker", *(name for name, is_wanted in services.items() if is_wanted), needed_by="a stack on this machine"
+        )
         home = Home(home)
         home.prepare()
         slots = cpu_count() if tools is None else tools
         bound = ports.bind(home, {name: DEFAULT_PORTS[name] for name, is_wanted in services.items() if is_wanted})
         try:
             plan = make_plan(
-                home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time,
+                home,
+                agents=agents,
+                tools=slots,
+                ports=bound,
+                config=config,
+                command=command,
+                virtual_time=virtual_time,
                 server_only=server_only,
-            )  # fmt: skip
+            )
             moved = {name: port.wanted for name, port in bound.items() if port.wanted not in (0, port.number)}
             stack = cls(
-                home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time,
+                home,
+                server_url(plan.socket),
+                link=_start_supervisor(home, plan),
+                moved=moved,
+                virtual_time=virtual_time,
                 has_workers=not server_only,
-            )  # fmt: skip
+            )
         finally:
             ports.close(bound)
         if wait or keep:
@@ -169,7 +192,9 @@ class Stack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._link:
             self.stop()
 
@@ -219,7 +244,13 @@ class StackStatus:
     def to_json(self) -> dict[str, object]:
         """Return the status as values for `json.dumps`."""
         processes = [
-            {"name": each.name, "queues": list(each.queues), "pid": each.pid, "alive": each.alive, "started_s": each.started_s}
+            {
+                "name": each.name,
+                "queues": list(each.queues),
+                "pid": each.pid,
+                "alive": each.alive,
+                "started_s": each.started_s,
+            }
             for each in self.processes
         ]
         return {**vars(self), "processes": processes}
@@ -243,7 +274,9 @@ def stack_url() -> str:
     """Return the Redis URL of this folder's kept stack. Raises UnavailableError if there is none."""
     stack = attach()
     if stack is None:
-        raise UnavailableError("there is no Redis to connect to: set REDIS_URL, or start a stack in this folder with `submit up`")
+        raise UnavailableError(
+            "there is no Redis to connect to: set REDIS_URL, or start a stack in this folder with `submit up`"
+        )
     return stack.url
 
 
@@ -255,9 +288,16 @@ def status(home: HomePath = None) -> StackStatus:
         return StackStatus(str(home.path), running=False)
     processes = tuple(_all_processes(record))
     return StackStatus(
-        str(home.path), True, record.kept, server_url(record.socket), record.flower_url, record.gateway_url, processes, record.code_fault,
+        str(home.path),
+        True,
+        record.kept,
+        server_url(record.socket),
+        record.flower_url,
+        record.gateway_url,
+        processes,
+        record.code_fault,
         record.config,
-    )  # fmt: skip
+    )
 
 
 def down(home: HomePath = None, grace_s: float = 10.0) -> bool:
@@ -297,7 +337,13 @@ def _start_supervisor(home: Home, plan: StackPlan) -> subprocess.Popen[bytes]:
     with home.log("stack").open("ab") as log:
         sockets = [service.listens for service in plan.services if service.listens is not None]
         supervisor = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, bufsize=0, pass_fds=sockets
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            bufsize=0,
+            pass_fds=sockets,
         )
     assert supervisor.stdin
     with suppress(BrokenPipeError):  # it died: _ask finds that

@@ -62,8 +62,13 @@ def notify_systemd(state: str) -> None:
     """Send lines such as `READY=1` to systemd, if it waits for them."""
     address = os.environ.get(NOTIFY_SOCKET, "")
     if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications, suppress(OSError):  # systemd itself may restart
-            notifications.sendto(state.encode(errors="replace"), address.replace("@", "\0", 1) if address.startswith("@") else address)
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications,
+            suppress(OSError),
+        ):  # systemd itself may restart
+            notifications.sendto(
+                state.encode(errors="replace"), address.replace("@", "\0", 1) if address.startswith("@") else address
+            )
 
 
 def generation() -> int:

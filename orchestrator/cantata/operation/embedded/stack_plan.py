@@ -68,15 +68,23 @@ class StackPlan:
     def from_json(cls, text: str) -> StackPlan:
         found = json.loads(text)
         services = tuple(
-            StackService(**{**each, "queues": tuple(each["queues"])}) for each in (found.pop("server"), *found.pop("services"))
+            StackService(**{**each, "queues": tuple(each["queues"])})
+            for each in (found.pop("server"), *found.pop("services"))
         )
         return cls(**found, server=services[0], services=services[1:])
 
 
 def make_plan(
-    home: Home, *, agents: int, tools: int, ports: Mapping[str, BoundPort], config: str | Path | None, command: WorkerCommand,
-    virtual_time: bool = False, server_only: bool = False,
-) -> StackPlan:  # fmt: skip
+    home: Home,
+    *,
+    agents: int,
+    tools: int,
+    ports: Mapping[str, BoundPort],
+    config: str | Path | None,
+    command: WorkerCommand,
+    virtual_time: bool = False,
+    server_only: bool = False,
+) -> StackPlan:
     """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and services with a port.
 
     With `server_only` there are no workers.
@@ -131,7 +139,9 @@ def cpu_count() -> int:
 
 def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackService]:
     workers = [("coordinator", "coordinator", COORDINATOR_THREADS)]
-    workers += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
+    workers += [
+        (f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)
+    ]
     workers += [("tools", "tools", tools)] if tools else []
     workers += [("tasks", "tasks", TASK_THREADS)] if os.environ.get("CANTATA_APP") else []
     for name, queue, concurrency in workers:
@@ -148,6 +158,8 @@ def _with_metrics_ports(services: Iterable[StackService], number: int) -> Iterab
         yield replace(service, command=[*service.command, *options])
 
 
-def _port_service(ports: Mapping[str, BoundPort], name: str, command: Callable[[int], list[str]]) -> Iterable[StackService]:
+def _port_service(
+    ports: Mapping[str, BoundPort], name: str, command: Callable[[int], list[str]]
+) -> Iterable[StackService]:
     if port := ports.get(name):
         yield StackService(name, (), command(port.number), listens=port.listening.fileno())

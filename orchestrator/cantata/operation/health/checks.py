@@ -24,7 +24,10 @@ LAG_S = 10  # a replica that is further behind loses that much if it takes over
 UNITS = ("B", "kB", "MB", "GB", "TB")
 MAX_NAMED = 3  # parked items that a line names
 LONG_WAIT_S = 30.0  # for a free slot
-FAILED_PART, MIN_RUNS = 0.1, 20  # more than a tenth, as with the alert CantataRunsFailing, of at least so many of the last
+FAILED_PART, MIN_RUNS = (
+    0.1,
+    20,
+)  # more than a tenth, as with the alert CantataRunsFailing, of at least so many of the last
 FAILED: Sequence[RunStatus] = ("failed", "timed_out", "exhausted")
 
 CheckStatus = Literal["ok", "degraded", "failing"]
@@ -67,7 +70,9 @@ def failing(name: str, message: str, action: str = "") -> Check:
 def evaluate(facts: Facts) -> HealthReport:
     """Return the health that these facts show."""
     checks = check_redis(facts.redis)
-    if not isinstance(facts.redis, Unavailable) or not isinstance(facts.fleet, Unavailable):  # else both have the same reason
+    if not isinstance(facts.redis, Unavailable) or not isinstance(
+        facts.fleet, Unavailable
+    ):  # else both have the same reason
         checks += [*check_fleet(facts.fleet, facts.version, facts.broker), *check_limits(facts.limits)]
     checks += [*map(_service, facts.services), *check_stack(facts.stack_home, facts.dead_processes, facts.code_fault)]
     return report_of(checks)
@@ -76,7 +81,9 @@ def evaluate(facts: Facts) -> HealthReport:
 def report_of(checks: Iterable[Check]) -> HealthReport:
     """Return the report of these checks."""
     found = tuple(checks)
-    return HealthReport(status=max((check.status for check in found), key=SEVERITIES.__getitem__, default="ok"), checks=found)
+    return HealthReport(
+        status=max((check.status for check in found), key=SEVERITIES.__getitem__, default="ok"), checks=found
+    )
 
 
 # --- Redis ----------------------------------------------------------------------------------------------------------
@@ -89,7 +96,11 @@ def check_redis(facts: RedisFacts | Unavailable) -> list[Check]:
     checks = [_server(facts)]
     for node in facts.nodes:
         suffix = f" {node.address}" if len(facts.nodes) > 1 else ""
-        checks += [_disk(f"disk{suffix}", node.info), _memory(f"memory{suffix}", node.info), *_replicas(f"replicas{suffix}", node.info)]
+        checks += [
+            _disk(f"disk{suffix}", node.info),
+            _memory(f"memory{suffix}", node.info),
+            *_replicas(f"replicas{suffix}", node.info),
+        ]
     return checks
 
 
@@ -101,12 +112,16 @@ def _server(facts: RedisFacts) -> Check:
     if facts.write_error:
         return failing("Redis", f"{message}, but refuses writes: {facts.write_error}")
     if facts.answer_ms > SLOW_MS:
-        return degraded("Redis", f"{message}, which slows every step", "check for slow commands, swapping and network latency")
+        return degraded(
+            "Redis", f"{message}, which slows every step", "check for slow commands, swapping and network latency"
+        )
     for node in facts.nodes:
         clients, limit = int(node.info.get("connected_clients", 0)), int(node.info.get("maxclients", 0))
         if limit and clients > HIGH * limit:
             return degraded(
-                "Redis", f"{message}; {clients:,} of the {limit:,} connections of {node.address} are in use", "raise its maxclients"
+                "Redis",
+                f"{message}; {clients:,} of the {limit:,} connections of {node.address} are in use",
+                "raise its maxclients",
             )
     return ok("Redis", message)
 
@@ -116,12 +131,16 @@ def _disk(name: str, info: Info) -> Check:
         return degraded(name, "the AOF is off: open runs are lost if Redis restarts", "set appendonly yes")
     if info.get("aof_last_write_status", "ok") != "ok":
         return failing(
-            name, "the AOF cannot be written, so writes are refused and runs wait", "free space on the disk that Redis writes to"
+            name,
+            "the AOF cannot be written, so writes are refused and runs wait",
+            "free space on the disk that Redis writes to",
         )
     message = f"AOF, {size(info.get('aof_current_size', 0))}"
     for field, operation in (("aof_last_bgrewrite_status", "AOF rewrite"), ("rdb_last_bgsave_status", "RDB snapshot")):
         if info.get(field, "ok") != "ok":
-            return degraded(name, f"{message}; the last {operation} failed", "check the log of Redis and the free space on its disk")
+            return degraded(
+                name, f"{message}; the last {operation} failed", "check the log of Redis and the free space on its disk"
+            )
     return ok(name, message)
 
 
@@ -135,7 +154,11 @@ def _memory(name: str, info: Info) -> Check:
         message = f"{message}; when it is full, finished runs are evicted early (maxmemory-policy {policy})"
         return degraded(name, message, "set maxmemory-policy noeviction")
     if capacity and used > HIGH * capacity:
-        action = "raise its maxmemory, or shorten the retention of runs" if limit else "give it more memory, and set maxmemory"
+        action = (
+            "raise its maxmemory, or shorten the retention of runs"
+            if limit
+            else "give it more memory, and set maxmemory"
+        )
         check = failing if used > CRITICAL * capacity else degraded
         return check(name, f"{message}; when it is full, writes are refused and runs wait", action)
     return ok(name, message)
@@ -146,7 +169,9 @@ def _replicas(name: str, info: Info) -> list[Check]:
     if not count:
         return []
     replicas = [found for number in range(count) if isinstance(found := info.get(f"slave{number}"), Mapping)]
-    behind = [f"{each['ip']}:{each['port']}" for each in replicas if each["state"] != "online" or int(each["lag"]) > LAG_S]
+    behind = [
+        f"{each['ip']}:{each['port']}" for each in replicas if each["state"] != "online" or int(each["lag"]) > LAG_S
+    ]
     if behind:
         message = f"{', '.join(behind)} of {count} lag behind: writes that they lack are lost if one of them takes over"
         return [degraded(name, message, "check their logs, and the network between")]
@@ -187,15 +212,25 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
     older = [worker.name for worker in workers if release(worker.version) < release(newest)]
     if older:
         message = f"{message}; older than {newest}: {_enumerate(older)}"
-        return degraded("workers", message, "restart them with the newest version; until then they refuse steps that they do not know")
+        return degraded(
+            "workers",
+            message,
+            "restart them with the newest version; until then they refuse steps that they do not know",
+        )
     duplicates = [f"{worker.name} and {worker.duplicate}" for worker in workers if worker.duplicate]
     if duplicates:
         return degraded(
-            "workers", f"{message}; same name, so counted as one: {_enumerate(duplicates)}", "start one of them with another --name"
+            "workers",
+            f"{message}; same name, so counted as one: {_enumerate(duplicates)}",
+            "start one of them with another --name",
         )
     off = [f"{worker.name} {worker.clock_off_s:+.0f} s" for worker in workers if abs(worker.clock_off_s) > CLOCK_OFF_S]
     if off:
-        return degraded("workers", f"{message}; clocks differ from Redis's: {_enumerate(off)}", "set the clocks; runs are not affected")
+        return degraded(
+            "workers",
+            f"{message}; clocks differ from Redis's: {_enumerate(off)}",
+            "set the clocks; runs are not affected",
+        )
     if release(version) < release(newest):
         return degraded("workers", f"{message}; this command has the older version {version}", "upgrade this machine")
     return ok("workers", message)
@@ -203,10 +238,20 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
 
 def _code(workers: Sequence[Worker]) -> list[Check]:
     """Return a check of the user modules that workers serve; none if they serve none."""
-    if faults := [f"{worker.name} cannot import {module}: {why}" for worker in workers for module, why in worker.code_faults.items()]:
+    if faults := [
+        f"{worker.name} cannot import {module}: {why}"
+        for worker in workers
+        for module, why in worker.code_faults.items()
+    ]:
         return [failing("code", "; ".join(faults[:5]), "correct the file, run `submit check`, and restart the worker")]
     if mixed := code_versions.describe_served({worker.name: worker.code for worker in workers}):
-        return [degraded("code", f"workers serve different versions of a module: {mixed}", "restart the workers that serve the older one")]
+        return [
+            degraded(
+                "code",
+                f"workers serve different versions of a module: {mixed}",
+                "restart the workers that serve the older one",
+            )
+        ]
     modules = sorted({entry for worker in workers for entry in worker.code})
     return [ok("code", f"every worker serves the same: {_enumerate(modules)}")] if modules else []
 
@@ -245,7 +290,9 @@ def _refused_steps(fleet: FleetFacts) -> list[Check]:
         return []
     first, *others = fleet.refused_steps
     more = f"; and {len(others)} more" if others else ""
-    needs = "correct the code, or keep both ways with wf.patched" if MISMATCH in first else "start a worker that can run it"
+    needs = (
+        "correct the code, or keep both ways with wf.patched" if MISMATCH in first else "start a worker that can run it"
+    )
     action = f"{needs}; the step then continues by itself, or ends with its run's deadline"
     return [degraded("steps", f"refused by workers in the last minute: {first}{more}", action)]
 
@@ -280,7 +327,9 @@ def _queue(name: str, load: QueueLoad) -> Check:
         return (failing if is_missed else degraded)(f"queue {name}", f"{problem}; {waiting}", action)
     message = f"{load.leased:,} of {load.slots:,} slots in use, {waiting}"
     if load.oldest_wait_s is not None and load.oldest_wait_s > LONG_WAIT_S:
-        return degraded(f"queue {name}", message, f"start more workers with `submit worker {SERVED_BY.get(name, name)}`, or wait")
+        return degraded(
+            f"queue {name}", message, f"start more workers with `submit worker {SERVED_BY.get(name, name)}`, or wait"
+        )
     return ok(f"queue {name}", message)
 
 
@@ -295,14 +344,23 @@ def _runs(fleet: FleetFacts) -> Check:
     totals = fleet.load.totals
     counted: dict[str, int] = {status: totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}
     counted = {"open": fleet.load.runs_open, **counted, "retried": totals.get("retried", 0)}
-    message = ", ".join(f"{count:,} {state_label(status)}" for status, count in counted.items() if count or status == "open")
+    message = ", ".join(
+        f"{count:,} {state_label(status)}" for status, count in counted.items() if count or status == "open"
+    )
     if lost := totals.get("lost", 0):
         message += f"; steps that lost their worker: {lost:,}"
-    last, failed = sum(fleet.last_ended.values()), {status: count for status in FAILED if (count := fleet.last_ended.get(status, 0))}
+    last, failed = (
+        sum(fleet.last_ended.values()),
+        {status: count for status in FAILED if (count := fleet.last_ended.get(status, 0))},
+    )
     if last >= MIN_RUNS and sum(failed.values()) > FAILED_PART * last:
         counts = " and ".join(f"{count} {state_label(status)}" for status, count in failed.items())
         commonest = max(failed, key=failed.__getitem__)
-        return degraded("runs", f"{message}; of the last {last} that ended, {counts}", f"see `submit runs list --status {commonest}`")
+        return degraded(
+            "runs",
+            f"{message}; of the last {last} that ended, {counts}",
+            f"see `submit runs list --status {commonest}`",
+        )
     return ok("runs", message)
 
 
@@ -322,10 +380,16 @@ def check_limits(facts: LimitFacts | Unavailable | None) -> list[Check]:
 def _limits(facts: LimitFacts) -> Check:
     spent = _spent_part(facts)
     if spent >= 1:
-        return failing("limits", "the daily budget is spent: runs end as exhausted", "raise limits.budgets.day, or wait until midnight UTC")
+        return failing(
+            "limits",
+            "the daily budget is spent: runs end as exhausted",
+            "raise limits.budgets.day, or wait until midnight UTC",
+        )
     models = facts.usage.models
     if spent > HIGH:
-        return degraded("limits", f"{spent:.0%} of the daily budget is spent", "raise limits.budgets.day if that is too little")
+        return degraded(
+            "limits", f"{spent:.0%} of the daily budget is spent", "raise limits.budgets.day if that is too little"
+        )
     waiting = [f"{found.waiting:,} waiting for {name}" for name, found in models.items() if found.waiting]
     return ok("limits", ", ".join(waiting) or "no calls waiting")
 
@@ -358,7 +422,11 @@ def check_stack(home: str, dead_processes: Sequence[str], code_fault: str = "") 
         return []
     if code_fault:
         return [
-            degraded("stack", f"the stack in {home} still serves the previous code: {code_fault}", "correct the file; it is then reloaded")
+            degraded(
+                "stack",
+                f"the stack in {home} still serves the previous code: {code_fault}",
+                "correct the file; it is then reloaded",
+            )
         ]
     if dead_processes:
         message = f"of the stack in {home}, {', '.join(dead_processes)} {'is' if len(dead_processes) == 1 else 'are'} not running"

@@ -27,14 +27,24 @@ from cantata.ledger.redis.cluster import Cluster
 from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect, reason, without_password
 from cantata.ledger.redis.keys import SHARDS, key_of, shard_key
 from cantata.operation.embedded import StackStatus
-from cantata.operation.health.facts import Facts, FleetFacts, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
+from cantata.operation.health.facts import (
+    Facts,
+    FleetFacts,
+    LimitFacts,
+    RedisFacts,
+    RedisNode,
+    ServiceProbe,
+    Unavailable,
+)
 
 TIMEOUT_S = 4.0  # for all parts together
 PROBE_TIMEOUT_S = 3.0
 MAX_BYTES = 10_000
 PATHS = {"gateway": "/ready", "Flower": "/healthcheck"}
 
-_opener = build_opener(ProxyHandler({}))  # the environment may name an internet proxy, which must not be asked for local addresses
+_opener = build_opener(
+    ProxyHandler({})
+)  # the environment may name an internet proxy, which must not be asked for local addresses
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +59,9 @@ class BackgroundCall(Generic[T]):
         self._function = partial(function, *args, **more)
         self._future: Future[T] = Future()
         self.started_at = time.monotonic()
-        threading.Thread(target=self._run, daemon=True).start()  # a daemon: a call that hangs must not keep the process alive
+        threading.Thread(
+            target=self._run, daemon=True
+        ).start()  # a daemon: a call that hangs must not keep the process alive
 
     @property
     def is_over(self) -> bool:
@@ -69,7 +81,9 @@ class BackgroundCall(Generic[T]):
         """
         concurrent.futures.wait([self._future], max(0.0, deadline - time.monotonic()))
         if not self.is_over:
-            return Unavailable(f"{self._source} gave no answer within {time.monotonic() - self.started_at:.0f} s".strip())
+            return Unavailable(
+                f"{self._source} gave no answer within {time.monotonic() - self.started_at:.0f} s".strip()
+            )
         try:
             return self._future.result()
         except UnavailableError as error:
@@ -102,9 +116,15 @@ def _error_message(body: bytes) -> str:
 
 
 def gather(
-    url: str, *, version: str, broker_url: str | None = None, stack: StackStatus | None = None, gateway_url: str | None = None,
-    flower_url: str | None = None, timeout_s: float = TIMEOUT_S,
-) -> Facts:  # fmt: skip
+    url: str,
+    *,
+    version: str,
+    broker_url: str | None = None,
+    stack: StackStatus | None = None,
+    gateway_url: str | None = None,
+    flower_url: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Facts:
     """Return the facts that can be read within `timeout_s`. Raises ConfigError for an invalid URL."""
     source = f"Redis at {without_password(url)}"
     redis = BackgroundCall(source, read_redis, url)
@@ -123,7 +143,9 @@ def gather(
     found = fleet.wait(deadline)
     if not isinstance(found, Unavailable) and has_broker:
         messages = BackgroundCall("the broker", waiting, app, sorted(found.queue_names)).wait(deadline)
-        found = replace(found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages))
+        found = replace(
+            found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages)
+        )
     elif not isinstance(found, Unavailable):
         found = replace(found, queues=None)
     running = stack if stack is not None and stack.running else None
@@ -132,7 +154,10 @@ def gather(
         redis=redis.wait(deadline),
         fleet=found,
         limits=limits.wait(deadline),
-        services=[_service(call.wait(deadline), name, address) for call, (name, address) in zip(services, addresses, strict=True)],
+        services=[
+            _service(call.wait(deadline), name, address)
+            for call, (name, address) in zip(services, addresses, strict=True)
+        ],
         broker=without_password(broker_url or ""),
         stack_home=running.home if running else "",
         dead_processes=[each.name for each in running.processes if not each.alive] if running else [],
@@ -149,7 +174,9 @@ def read_redis(url: str) -> RedisFacts:
         started = time.perf_counter()
         redis.get(key_of(redis, load.SWEPT_KEY))
         answer_ms = (time.perf_counter() - started) * 1000
-        return RedisFacts([RedisNode(name, info) for name, info in nodes.items()], answer_ms, _write_error(redis, address))
+        return RedisFacts(
+            [RedisNode(name, info) for name, info in nodes.items()], answer_ms, _write_error(redis, address)
+        )
 
 
 def _write_error(redis: Redis, address: str) -> str:
@@ -168,7 +195,13 @@ def read_fleet(url: str) -> FleetFacts:
         served = {queue for worker in found.workers for queue in worker.queues}
         names = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}
         parked = Ledger(redis, patience_s=TIMEOUT_S).parked.find()
-        return FleetFacts(found, names, refused_steps=refused_steps.recent(redis), parked=parked, last_ended=load.recent_outcomes(redis))
+        return FleetFacts(
+            found,
+            names,
+            refused_steps=refused_steps.recent(redis),
+            parked=parked,
+            last_ended=load.recent_outcomes(redis),
+        )
 
 
 def read_limits(url: str) -> LimitFacts | Unavailable | None:

@@ -148,7 +148,9 @@ def _formatter() -> logging.Formatter:
     human = wanted == "human" or (wanted != "json" and sys.stderr.isatty())
     last: Any = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     if human:
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     return ProcessorFormatter(
         foreign_pre_chain=[_add_names, structlog.stdlib.add_logger_name, _add_level],
         processors=[

@@ -77,7 +77,11 @@ def line_of(record: logging.LogRecord, names: Names) -> dict[str, Any]:
     if error := _error_of(record, own):
         fields["exception"] = "".join(traceback.format_exception(error))
     line: dict[str, Any] = {key: values[key] for key in ("run", "step", "attempt", "worker") if key in values}
-    line |= {"at": record.created, "level": record.levelname.lower(), "event": own["event"] if own else record.getMessage()}
+    line |= {
+        "at": record.created,
+        "level": record.levelname.lower(),
+        "event": own["event"] if own else record.getMessage(),
+    }
     return {**line, **({} if own else {"logger": record.name}), **({"fields": fields} if fields else {})}
 
 
@@ -101,7 +105,9 @@ def encode(line: Mapping[str, Any], secrets: Sequence[str]) -> str:
 
 def _dump(line: Mapping[str, Any], secrets: Sequence[str], max_chars: int) -> str:
     named = {key: value for key, value in line.items() if key not in FREE_FIELDS}
-    names = {key: value if isinstance(value, int | float) else str(value)[:MAX_NAME_CHARS] for key, value in named.items()}
+    names = {
+        key: value if isinstance(value, int | float) else str(value)[:MAX_NAME_CHARS] for key, value in named.items()
+    }
     free = {key: _to_json(line[key], secrets, max_chars) for key in FREE_FIELDS if key in line}
     return json.dumps(names | free, ensure_ascii=False, separators=(",", ":"))
 
@@ -138,7 +144,9 @@ class PrintedText:
 
     def write(self, text: str) -> int:
         """Write a text, and log the lines that it finishes if a step prints it."""
-        is_logged = sys._getframe(1).f_globals.get("__name__") == "logging"  # by a handler of the user's, whose record is a log line itself
+        is_logged = (
+            sys._getframe(1).f_globals.get("__name__") == "logging"
+        )  # by a handler of the user's, whose record is a log line itself
         if (pieces := _unfinished.get()) is not None and not is_logged:
             *lines, rest = ("".join(pieces) + text).split("\n")
             pieces[:] = [rest] if len(rest) <= MAX_LINE_CHARS else []

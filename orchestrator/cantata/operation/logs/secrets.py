@@ -14,7 +14,10 @@ SECRET_TEXTS = (
     (re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|pplx|ghp)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"), "***"),
     (re.compile(r"\b(bearer|basic)\s+(?!\*)[^\s\"',}]+", re.IGNORECASE), r"\1 ***"),
     (
-        re.compile(r"\b((?:x-)?api[-_]key|authorization|password)(['\"]?\s*[:=]\s*['\"]?)(?!bearer|basic)[^\s\"',}]+", re.IGNORECASE),
+        re.compile(
+            r"\b((?:x-)?api[-_]key|authorization|password)(['\"]?\s*[:=]\s*['\"]?)(?!bearer|basic)[^\s\"',}]+",
+            re.IGNORECASE,
+        ),
         r"\1\2***",
     ),
     (re.compile(r"(?<=://)[^/\s@]+@"), "***@"),
@@ -38,7 +41,11 @@ def redact(text: str, secrets: Sequence[str]) -> str:
 def redact_beginning(text: str, secrets: Sequence[str], *, max_chars: int) -> str:
     """Return at most `max_chars` of a redacted text, with its length if it is longer; valid UTF-8, though a file name may be none."""
     shown = redact(text[:MAX_SCANNED_CHARS].encode("utf-8", "replace").decode(), secrets)
-    return shown if len(text) <= MAX_SCANNED_CHARS and len(shown) <= max_chars else f"{shown[:max_chars]}… ({len(text)} characters)"
+    return (
+        shown
+        if len(text) <= MAX_SCANNED_CHARS and len(shown) <= max_chars
+        else f"{shown[:max_chars]}… ({len(text)} characters)"
+    )
 
 
 def _secrets(values: Mapping[str, JsonValue] | Mapping[str, str]) -> Iterator[str]:

@@ -46,7 +46,9 @@ class _Cell:
         _allocate(file, key)
         self._file = file
         self._value = file.read_value(key)[0]
-        self._slice = slice(file._positions[key], file._positions[key] + 8)  # the file's own `write_value` looks it up at each call
+        self._slice = slice(
+            file._positions[key], file._positions[key] + 8
+        )  # the file's own `write_value` looks it up at each call
 
     def add(self, amount: float) -> None:
         """Add to the number."""
@@ -99,7 +101,12 @@ class Counts:
             cells = self._cells[name, labels] = [_Cell(self._files[family.kind], key) for key in _keys(family, labels)]
         except OSError as error:
             if not self._is_full:
-                log.warning("metrics_not_recorded", metric=name, error=str(error), note="free space for temporary files, or set TMPDIR")
+                log.warning(
+                    "metrics_not_recorded",
+                    metric=name,
+                    error=str(error),
+                    note="free space for temporary files, or set TMPDIR",
+                )
             self._is_full = True
             return []
         return cells
@@ -135,7 +142,11 @@ def _reserve(descriptor: int, size: int) -> None:
 def _keys(family: Family, labels: tuple[str, ...]) -> list[str]:
     """Return the one key of a counter; of a histogram the key of its sum, then those of its buckets."""
     if family.kind == "counter":
-        return [mmap_dict.mmap_key(family.name.removesuffix("_total"), family.name, list(family.labels), list(labels), family.help)]
+        return [
+            mmap_dict.mmap_key(
+                family.name.removesuffix("_total"), family.name, list(family.labels), list(labels), family.help
+            )
+        ]
     total = mmap_dict.mmap_key(family.name, f"{family.name}_sum", list(family.labels), list(labels), family.help)
     names, bucket = [*family.labels, "le"], f"{family.name}_bucket"
     bounds = [_number(bound) for bound in (*family.buckets, inf)]

@@ -27,47 +27,149 @@ class Family:
 
 
 FAMILIES: Sequence[Family] = (
-    Family("cantata_steps_total", "counter", ("kind", "status"), "Ended attempts of steps, by kind and outcome.", "worker"),
-    Family("cantata_step_duration_seconds", "histogram", ("kind",), "Duration of attempts of steps.", "worker", STEP_S),
-    Family("cantata_queue_wait_seconds", "histogram", ("queue",), "Time from dispatch to start of a step.", "worker", WAIT_S),
-    Family("cantata_model_calls_total", "counter", ("model", "outcome"), "Model calls, by outcome.", "worker"),
-    Family("cantata_model_call_duration_seconds", "histogram", ("model",), "Duration of model calls.", "worker", CALL_S),
-    Family("cantata_model_tokens_total", "counter", ("model", "direction"), "Tokens of model calls: input and output.", "worker"),
-    Family("cantata_model_cost_usd_total", "counter", ("model",), "Cost of model calls in US dollars, where the price is known.", "worker"),
-    Family("cantata_limit_waits_total", "counter", ("model", "reason"), "Model calls deferred by shared limits.", "worker"),
-    Family("cantata_limit_wait_seconds_total", "counter", ("model", "reason"), "Estimated seconds by which calls were deferred.", "worker"),
-    Family("cantata_budget_refusals_total", "counter", ("budget",), "Model calls refused because a budget was spent.", "worker"),
-    Family("cantata_schedule_times_total", "counter", ("outcome",), "Times of schedules: fired, queued, skipped or missed.", "worker"),
     Family(
-        "cantata_schedule_lateness_seconds", "histogram", (), "Time from when a run was due by its schedule to its start.", "worker", WAIT_S
+        "cantata_steps_total", "counter", ("kind", "status"), "Ended attempts of steps, by kind and outcome.", "worker"
     ),
-    Family("cantata_sweep_errors_total", "counter", ("duty",), "Errors of single items in a sweep, and of its duties.", "worker"),
+    Family("cantata_step_duration_seconds", "histogram", ("kind",), "Duration of attempts of steps.", "worker", STEP_S),
+    Family(
+        "cantata_queue_wait_seconds",
+        "histogram",
+        ("queue",),
+        "Time from dispatch to start of a step.",
+        "worker",
+        WAIT_S,
+    ),
+    Family("cantata_model_calls_total", "counter", ("model", "outcome"), "Model calls, by outcome.", "worker"),
+    Family(
+        "cantata_model_call_duration_seconds", "histogram", ("model",), "Duration of model calls.", "worker", CALL_S
+    ),
+    Family(
+        "cantata_model_tokens_total",
+        "counter",
+        ("model", "direction"),
+        "Tokens of model calls: input and output.",
+        "worker",
+    ),
+    Family(
+        "cantata_model_cost_usd_total",
+        "counter",
+        ("model",),
+        "Cost of model calls in US dollars, where the price is known.",
+        "worker",
+    ),
+    Family(
+        "cantata_limit_waits_total", "counter", ("model", "reason"), "Model calls deferred by shared limits.", "worker"
+    ),
+    Family(
+        "cantata_limit_wait_seconds_total",
+        "counter",
+        ("model", "reason"),
+        "Estimated seconds by which calls were deferred.",
+        "worker",
+    ),
+    Family(
+        "cantata_budget_refusals_total",
+        "counter",
+        ("budget",),
+        "Model calls refused because a budget was spent.",
+        "worker",
+    ),
+    Family(
+        "cantata_schedule_times_total",
+        "counter",
+        ("outcome",),
+        "Times of schedules: fired, queued, skipped or missed.",
+        "worker",
+    ),
+    Family(
+        "cantata_schedule_lateness_seconds",
+        "histogram",
+        (),
+        "Time from when a run was due by its schedule to its start.",
+        "worker",
+        WAIT_S,
+    ),
+    Family(
+        "cantata_sweep_errors_total",
+        "counter",
+        ("duty",),
+        "Errors of single items in a sweep, and of its duties.",
+        "worker",
+    ),
     Family("cantata_build_info", "gauge", ("version",), "Always 1; the label is the version.", "both"),
-    Family("cantata_redis_up", "gauge", (), "1 if Redis and the broker answered; if 0, the metrics below are missing.", "gateway"),
+    Family(
+        "cantata_redis_up",
+        "gauge",
+        (),
+        "1 if Redis and the broker answered; if 0, the metrics below are missing.",
+        "gateway",
+    ),
     Family("cantata_runs_accepted_total", "counter", (), "Accepted runs, including forks.", "gateway"),
-    Family("cantata_runs_closed_total", "counter", ("status",), "Closed runs, by status; without those that post to webhooks.", "gateway"),
+    Family(
+        "cantata_runs_closed_total",
+        "counter",
+        ("status",),
+        "Closed runs, by status; without those that post to webhooks.",
+        "gateway",
+    ),
     Family("cantata_webhooks_total", "counter", ("status",), "Ended runs that post to webhooks, by status.", "gateway"),
     Family("cantata_batches", "gauge", ("state",), "Batches, by state; ended ones since the ledger began.", "gateway"),
-    Family("cantata_batch_rows_total", "counter", ("outcome",), "Delivered rows of batches: succeeded or failed.", "gateway"),
-    Family("cantata_code_modules_mixed", "gauge", (), "User modules that workers serve in several versions.", "gateway"),
+    Family(
+        "cantata_batch_rows_total",
+        "counter",
+        ("outcome",),
+        "Delivered rows of batches: succeeded or failed.",
+        "gateway",
+    ),
+    Family(
+        "cantata_code_modules_mixed", "gauge", (), "User modules that workers serve in several versions.", "gateway"
+    ),
     Family("cantata_runs_open", "gauge", (), "Runs that are not closed.", "gateway"),
     Family("cantata_runs_waiting", "gauge", (), "Open runs with a step that waits for a person.", "gateway"),
-    Family("cantata_schedules_overdue", "gauge", (), "Schedules that should have been fired over a minute ago.", "gateway"),
+    Family(
+        "cantata_schedules_overdue", "gauge", (), "Schedules that should have been fired over a minute ago.", "gateway"
+    ),
     Family("cantata_runs_kept", "gauge", (), "Runs stored in Redis, open or closed.", "gateway"),
-    Family("cantata_steps_ready", "gauge", (), "Steps dispatched and not started, in all queues, by the ledger.", "gateway"),
-    Family("cantata_leases_lost_total", "counter", (), "Expired leases: a worker died, froze or lost Redis.", "gateway"),
-    Family("cantata_steps_recovered_total", "counter", (), "Steps dispatched again after their lease expired.", "gateway"),
-    Family("cantata_queue_ready", "gauge", ("queue",), "Messages waiting in a queue: one step each, or a batch of cheap ones.", "gateway"),
+    Family(
+        "cantata_steps_ready", "gauge", (), "Steps dispatched and not started, in all queues, by the ledger.", "gateway"
+    ),
+    Family(
+        "cantata_leases_lost_total", "counter", (), "Expired leases: a worker died, froze or lost Redis.", "gateway"
+    ),
+    Family(
+        "cantata_steps_recovered_total", "counter", (), "Steps dispatched again after their lease expired.", "gateway"
+    ),
+    Family(
+        "cantata_queue_ready",
+        "gauge",
+        ("queue",),
+        "Messages waiting in a queue: one step each, or a batch of cheap ones.",
+        "gateway",
+    ),
     Family("cantata_queue_leased", "gauge", ("queue",), "Leased steps of a queue.", "gateway"),
     Family("cantata_queue_slots", "gauge", ("queue",), "Concurrency of the workers of a queue.", "gateway"),
     Family("cantata_queue_workers", "gauge", ("queue",), "Worker processes that serve a queue.", "gateway"),
-    Family("cantata_queue_oldest_wait_seconds", "gauge", ("queue",), "Age of the oldest waiting message; 0 if there is none.", "gateway"),
+    Family(
+        "cantata_queue_oldest_wait_seconds",
+        "gauge",
+        ("queue",),
+        "Age of the oldest waiting message; 0 if there is none.",
+        "gateway",
+    ),
     Family("cantata_dead_letters", "gauge", (), "Stored messages from the queues that were not steps.", "gateway"),
-    Family("cantata_model_paused_seconds", "gauge", ("model",), "Time until a paused model is called again.", "gateway"),
+    Family(
+        "cantata_model_paused_seconds", "gauge", ("model",), "Time until a paused model is called again.", "gateway"
+    ),
     Family("cantata_sweep_age_seconds", "gauge", (), "Time since the last sweep ended.", "gateway"),
     Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses in total.", "gateway"),
     Family("cantata_redis_memory_limit_bytes", "gauge", (), "maxmemory of Redis; 0 if it is not set.", "gateway"),
-    Family("cantata_redis_memory_own_estimate_bytes", "gauge", (), "Estimated memory of stored runs and sessions.", "gateway"),
+    Family(
+        "cantata_redis_memory_own_estimate_bytes",
+        "gauge",
+        (),
+        "Estimated memory of stored runs and sessions.",
+        "gateway",
+    ),
 )
 
 BY_NAME = {family.name: family for family in FAMILIES}

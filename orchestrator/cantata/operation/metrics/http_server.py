@@ -80,7 +80,9 @@ class _ScrapeServer(ThreadingHTTPServer):
 
     def __init__(self, address: ScrapeAddress, handlers: Mapping[str, ScrapeHandler]) -> None:
         self.handlers = handlers
-        self.address_family, _, _, _, resolved = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        self.address_family, _, _, _, resolved = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )[0]
         super().__init__(resolved[:2], _ScrapeRequestHandler)  # type: ignore[arg-type]  # a host and a port, of either family
 
     def server_bind(self) -> None:
@@ -98,7 +100,11 @@ class _ScrapeRequestHandler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         handler = self.server.handlers.get(path)
         try:
-            answer = handler(query, self.headers.get("Accept", "")) if handler else _plain(404, f"try {' or '.join(self.server.handlers)}")
+            answer = (
+                handler(query, self.headers.get("Accept", ""))
+                if handler
+                else _plain(404, f"try {' or '.join(self.server.handlers)}")
+            )
         except Exception:  # the edge: one scrape may fail, the next one is answered
             log.exception("scrape_failed")
             answer = _plain(500, "the metrics could not be read; see the log")

@@ -72,9 +72,13 @@ class WorkerMetrics:
             self._folder = CountsFolder()
             self._counts = Counts(self._folder.path)
         except OSError as error:
-            raise UnavailableError(f"temporary files for metrics cannot be created: {error}; name a folder with space in TMPDIR") from error
+            raise UnavailableError(
+                f"temporary files for metrics cannot be created: {error}; name a folder with space in TMPDIR"
+            ) from error
         try:
-            self._server = MetricsServer(address, {"/metrics": make_handler(registry(version, _MergedCounts(self._folder.path)))})
+            self._server = MetricsServer(
+                address, {"/metrics": make_handler(registry(version, _MergedCounts(self._folder.path)))}
+            )
         except BaseException:
             self._folder.remove()
             raise
@@ -88,9 +92,15 @@ class WorkerMetrics:
         self._server.close_inherited()
         metrics.set_counts(None)
         try:
-            metrics.set_counts(Counts(self._folder.path))  # with a lock of its own: its parent's may have been locked at the fork
+            metrics.set_counts(
+                Counts(self._folder.path)
+            )  # with a lock of its own: its parent's may have been locked at the fork
         except OSError as error:
-            log.warning("metrics_not_recorded", error=str(error), note="this process records none; free space for temporary files")
+            log.warning(
+                "metrics_not_recorded",
+                error=str(error),
+                note="this process records none; free space for temporary files",
+            )
 
     def release(self) -> None:
         """Free the address for another process."""

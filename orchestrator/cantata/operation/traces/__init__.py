@@ -40,7 +40,10 @@ def active() -> Spans | None:
 
 def is_wanted() -> bool:
     """Return whether the environment asks for traces."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+    if (
+        os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
+    ):
         return False
     return any(os.environ.get(name) for name in ENDPOINTS)
 
@@ -54,10 +57,15 @@ def prepare() -> None:
         from cantata.operation.traces import export, spans  # noqa: F401, PLC0415  # only where traces are wanted
     except ImportError:
         _is_missing = True
-        log.warning("traces_off", reason="a collector is named, but OpenTelemetry is not installed: pip install 'cantata[otel]'")
+        log.warning(
+            "traces_off", reason="a collector is named, but OpenTelemetry is not installed: pip install 'cantata[otel]'"
+        )
         return
     if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf") == "grpc":
-        log.warning("traces_over_http", reason="OTEL_EXPORTER_OTLP_PROTOCOL asks for grpc; traces are sent over HTTP, usually to port 4318")
+        log.warning(
+            "traces_over_http",
+            reason="OTEL_EXPORTER_OTLP_PROTOCOL asks for grpc; traces are sent over HTTP, usually to port 4318",
+        )
 
 
 def start(instance: str, version: str, *, is_global: bool) -> None:

@@ -56,7 +56,9 @@ def step_name(spec: Spec) -> str:
     return f"execute_tool {spec.work_name}" if spec.role in TOOL_ROLES else f"step {spec.kind}"
 
 
-def step_attributes(spec: Spec, run_id: str, step_id: str, attempt: int, *, worker: str, tenant: str, session: str) -> Attributes:
+def step_attributes(
+    spec: Spec, run_id: str, step_id: str, attempt: int, *, worker: str, tenant: str, session: str
+) -> Attributes:
     """Return the attributes of a step that are known at its start."""
     found: Attributes = {
         "cantata.run.id": run_id, "cantata.step.id": step_id, "cantata.step.kind": spec.kind, "cantata.step.attempt": attempt,
@@ -78,7 +80,11 @@ def step_attributes(spec: Spec, run_id: str, step_id: str, attempt: int, *, work
 
 def run_attributes(fields: Mapping[str, str | None], run_id: str) -> Attributes:
     """Return the attributes of a closed run."""
-    found: Attributes = {"cantata.run.id": run_id, "cantata.run.kind": fields["kind"] or "", "cantata.run.status": fields["status"] or ""}
+    found: Attributes = {
+        "cantata.run.id": run_id,
+        "cantata.run.kind": fields["kind"] or "",
+        "cantata.run.status": fields["status"] or "",
+    }
     found["cantata.run.steps"] = int(fields["count"] or 0)
     tokens = Usage(input_tokens=int(fields["input_tokens"] or 0), output_tokens=int(fields["output_tokens"] or 0))
     found |= usage_attributes(tokens)
@@ -98,7 +104,10 @@ def usage_attributes(usage: Usage) -> Attributes:
     """Return the attributes of a usage; none if no model was called."""
     if not (usage.input_tokens or usage.output_tokens):
         return {}
-    found: Attributes = {"gen_ai.usage.input_tokens": usage.input_tokens, "gen_ai.usage.output_tokens": usage.output_tokens}
+    found: Attributes = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+    }
     if usage.cost_usd is not None:
         found["cantata.cost_usd"] = usage.cost_usd
     return found
@@ -123,24 +132,34 @@ def chat_span(provider: str, model: str, params: Mapping[str, Any], *, is_stream
 def output_messages(text: str, calls: Sequence[ToolCallRequest], finish_reason: str) -> str:
     """Return a reply in the format of `gen_ai.output.messages`."""
     parts = [{"type": "text", "content": text[:MAX_TEXT_CHARS]}] if text else []
-    parts += [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments[:MAX_TEXT_CHARS]} for call in calls]
+    parts += [
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments[:MAX_TEXT_CHARS]}
+        for call in calls
+    ]
     return json.dumps([{"role": "assistant", "parts": parts, "finish_reason": finish_reason}], ensure_ascii=False)
 
 
 def input_messages(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return a prompt in the format of `gen_ai.input.messages`."""
-    return json.dumps([{"role": each.get("role", ""), "parts": _parts(each)} for each in messages], ensure_ascii=False, default=str)
+    return json.dumps(
+        [{"role": each.get("role", ""), "parts": _parts(each)} for each in messages], ensure_ascii=False, default=str
+    )
 
 
 def tool_content(fixed: object, inputs: Mapping[str, Any], output: str) -> Attributes:
     """Return the attributes with the arguments and the result (JSON text) of a tool."""
     arguments = json.dumps({**(fixed if isinstance(fixed, dict) else {}), **inputs}, ensure_ascii=False, default=str)
-    return {"gen_ai.tool.call.arguments": arguments[:MAX_TEXT_CHARS], "gen_ai.tool.call.result": output[:MAX_TEXT_CHARS]}
+    return {
+        "gen_ai.tool.call.arguments": arguments[:MAX_TEXT_CHARS],
+        "gen_ai.tool.call.result": output[:MAX_TEXT_CHARS],
+    }
 
 
 def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     content = message.get("content")
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str) if content else ""
+    text = (
+        content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str) if content else ""
+    )
     if message.get("role") == "tool":
         return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text[:MAX_TEXT_CHARS]}]
     parts: list[dict[str, Any]] = [{"type": "text", "content": text[:MAX_TEXT_CHARS]}] if text else []

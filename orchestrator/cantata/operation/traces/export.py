@@ -29,7 +29,9 @@ class Export:
         for noisy in ("opentelemetry.exporter", "opentelemetry.sdk"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # we log one line instead of one for each failure
         named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-        own = {"service.version": version, "service.instance.id": instance} | ({} if named else {"service.name": "cantata"})
+        own = {"service.version": version, "service.instance.id": instance} | (
+            {} if named else {"service.name": "cantata"}
+        )
         self._exporter = _MonitoredExporter(OTLPSpanExporter())
         delay = None if "OTEL_BSP_SCHEDULE_DELAY" in os.environ else DELAY_MS
         self._batches = BatchSpanProcessor(self._exporter, schedule_delay_millis=delay)
@@ -71,7 +73,11 @@ class _MonitoredExporter(SpanExporter):
             self._since = None
         had_failed, self.is_failing = self.is_failing, result is not SpanExportResult.SUCCESS
         if self.is_failing and not had_failed:
-            log.warning("trace_export_failed", spans=len(spans), note="the collector does not accept spans; runs are not affected")
+            log.warning(
+                "trace_export_failed",
+                spans=len(spans),
+                note="the collector does not accept spans; runs are not affected",
+            )
         elif had_failed and not self.is_failing:
             log.warning("trace_export_recovered")
         return result

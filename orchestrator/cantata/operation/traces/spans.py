@@ -50,10 +50,14 @@ class Spans:
         self._sampler = provider.sampler
 
     @contextmanager
-    def step(self, run_id: str, step_id: str, attempt: int, parent: int, name: str, attributes: Attributes) -> Iterator[Span]:
+    def step(
+        self, run_id: str, step_id: str, attempt: int, parent: int, name: str, attributes: Attributes
+    ) -> Iterator[Span]:
         """Trace an attempt of a step; its span is current for the block. `parent` is the span of the parent step, or of the run."""
         context = self._in_trace(run_id, parent)
-        span = self._start(conventions.trace_id(run_id), conventions.step_span(run_id, step_id, attempt), name, context, attributes)
+        span = self._start(
+            conventions.trace_id(run_id), conventions.step_span(run_id, step_id, attempt), name, context, attributes
+        )
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span
 
@@ -69,7 +73,9 @@ class Spans:
         attributes = conventions.run_attributes(fields, run_id)
         start, end = _ns(fields["created_at"]), _ns(fields["closed_at"])
         name = f"run {fields['kind']}"
-        span = self._start(conventions.trace_id(run_id), conventions.run_span(run_id), name, Context(), attributes, start_ns=start)
+        span = self._start(
+            conventions.trace_id(run_id), conventions.run_span(run_id), name, Context(), attributes, start_ns=start
+        )
         if fields["status"] != "succeeded":
             self.fail(span, *conventions.error_of(fields))
         span.end(end_time=end)
@@ -89,7 +95,9 @@ class Spans:
         if submitted.source:
             links.append(Link(self._root(submitted.source)))
         context = self._in_trace(run_id, conventions.run_span(run_id))
-        span = self._tracer.start_span(f"submit {kind}", context, SpanKind.PRODUCER, {"cantata.run.id": run_id}, links, start)
+        span = self._tracer.start_span(
+            f"submit {kind}", context, SpanKind.PRODUCER, {"cantata.run.id": run_id}, links, start
+        )
         span.end()
         if caller.is_recording():
             caller.add_link(self._root(run_id), {"cantata.run.id": run_id})
@@ -100,7 +108,14 @@ class Spans:
         span.set_status(Status(StatusCode.ERROR, message))
 
     def _start(
-        self, trace_id: int, span_id: int, name: str, context: Context, attributes: Attributes, *, start_ns: int | None = None
+        self,
+        trace_id: int,
+        span_id: int,
+        name: str,
+        context: Context,
+        attributes: Attributes,
+        *,
+        start_ns: int | None = None,
     ) -> Span:
         before = _next_ids.set((trace_id, span_id))
         try:
@@ -116,7 +131,9 @@ class Spans:
         trace_id = conventions.trace_id(run_id)
         is_sampled = self._sampler.should_sample(Context(), trace_id, "run").decision is not Decision.DROP
         flags = TraceFlags.RANDOM_TRACE_ID | (TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-        return SpanContext(trace_id, span_id or conventions.run_span(run_id), is_remote=True, trace_flags=TraceFlags(flags))
+        return SpanContext(
+            trace_id, span_id or conventions.run_span(run_id), is_remote=True, trace_flags=TraceFlags(flags)
+        )
 
 
 def _ns(ms: str | None) -> int:

@@ -17,9 +17,15 @@ class ChatBackend:
     """Answers the lines of a chat: turns go to the named team or agent, or to the configured default."""
 
     def __init__(
-        self, client: Client, *, session: str | None = None, team: str | None = None, agent: str | None = None,
-        labels: Mapping[str, str] | None = None, resume: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        *,
+        session: str | None = None,
+        team: str | None = None,
+        agent: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        resume: str | None = None,
+    ) -> None:
         """`resume` is the command that continues the conversation, without the session's name at its end."""
         self._client = client
         self._team = team
@@ -82,7 +88,9 @@ class ChatBackend:
 
 def unknown_agent_error(name: str, agents: Collection[str]) -> ConfigError:
     """Return the error for a line to an unknown agent."""
-    return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent")
+    return ConfigError(
+        f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent"
+    )
 
 
 def new_session() -> str:

@@ -31,7 +31,9 @@ BACKLOG_TIMEOUT_S = 0.02  # to read the events before ours
 class ChatLoop:
     """Submits lines to a backend and shows the replies on an output. Another thread may interrupt it."""
 
-    def __init__(self, backend: ChatBackend, read: Callable[[], str | None], output: ChatOutput, *, is_interactive: bool) -> None:
+    def __init__(
+        self, backend: ChatBackend, read: Callable[[], str | None], output: ChatOutput, *, is_interactive: bool
+    ) -> None:
         """`read` returns the next line, None at the end.
 
         An interactive loop shows recent entries of the conversation, and Ctrl-C cancels a turn.
@@ -53,7 +55,9 @@ class ChatLoop:
             if line.strip():
                 self._try(partial(self._handle_line, line))
         if self._is_interactive:
-            self._output.print_note(f"continue with: {backend.resume}" if backend.resume else f"session {backend.session} ends here")
+            self._output.print_note(
+                f"continue with: {backend.resume}" if backend.resume else f"session {backend.session} ends here"
+            )
         return self._is_interactive or self._failures == 0
 
     def interrupt(self) -> None:
@@ -110,7 +114,9 @@ class ChatLoop:
                 self._output.print_item(item)
         result: RunResult = run.result()
         self._failures += result.status != "succeeded"
-        self._output.print_result(result, was_shown=result.output is not None and view.has_shown(answer_text(result.output)))
+        self._output.print_result(
+            result, was_shown=result.output is not None and view.has_shown(answer_text(result.output))
+        )
 
     def _events(self, run: TurnRun) -> Iterator[list[RunEvent]]:
         """Yield the past events of a turn at once, then each new one, until it is over. An interrupt cancels the turn."""
@@ -181,7 +187,9 @@ def _interactive_loop(backend: ChatBackend, history: Path | None) -> ChatLoop:
     from cantata.surfaces.chat.prompt import TerminalPrompt  # noqa: PLC0415  # takes 0.2 s to load
 
     output = TerminalOutput()
-    prompt = TerminalPrompt([*(f"/{name}" for name in COMMANDS), *(f"@{name}: " for name in backend.agents)], history, output)
+    prompt = TerminalPrompt(
+        [*(f"/{name}" for name in COMMANDS), *(f"@{name}: " for name in backend.agents)], history, output
+    )
     return ChatLoop(backend, prompt.read, output, is_interactive=True)
 
 

@@ -140,7 +140,9 @@ class PlainOutput:
 
     def print_error(self, message: str, *, code: str) -> None:
         if self._as_json:
-            click.echo(RunResult(run_id="", status="failed", error=ErrorInfo(code=code, message=message)).model_dump_json())
+            click.echo(
+                RunResult(run_id="", status="failed", error=ErrorInfo(code=code, message=message)).model_dump_json()
+            )
         else:
             click.echo(f"error: {text_format.line(message, MAX_ERROR)}", err=True)
 

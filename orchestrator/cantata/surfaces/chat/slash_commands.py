@@ -74,7 +74,9 @@ def _history(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
 
 
 def _clear(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
-    output.print_text(f"deleted {text_format.counted(backend.clear(), 'entry', 'entries')} of session {backend.session}")
+    output.print_text(
+        f"deleted {text_format.counted(backend.clear(), 'entry', 'entries')} of session {backend.session}"
+    )
 
 
 def _memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
@@ -112,7 +114,12 @@ def _clear_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> No
 
 CommandHandler = Callable[[str, ChatBackend, ChatOutput], None]
 
-MEMORY_COMMANDS: Mapping[str, CommandHandler] = {"": _list_memory, "set": _set_memory, "get": _get_memory, "clear": _clear_memory}
+MEMORY_COMMANDS: Mapping[str, CommandHandler] = {
+    "": _list_memory,
+    "set": _set_memory,
+    "get": _get_memory,
+    "clear": _clear_memory,
+}
 """Subcommand of `/memory` → its handler."""
 
 COMMANDS: Mapping[str, tuple[str, CommandHandler, str]] = {

@@ -68,7 +68,11 @@ class AgentReply:
             case RateLimit(reason):
                 self._note(f"{name} waits: {reason}")
             case ToolStarted(tool, arguments):
-                shown = ", ".join(f"{key}={_short(value)}" for key, value in arguments.items()) if isinstance(arguments, dict) else ""
+                shown = (
+                    ", ".join(f"{key}={_short(value)}" for key, value in arguments.items())
+                    if isinstance(arguments, dict)
+                    else ""
+                )
                 self._note(f"⚙ {tool}({text_format.line(shown, MAX_VALUE)})")
             case ToolDone(tool, output):
                 self._note(f"⚙ {tool} → {_short(output)}")

@@ -27,7 +27,18 @@ DIGESTED_BYTES = 1_000_000  # of a file, which with its size tell it from anothe
 MAX_FIELD_CHARS = 16_000_000  # of a field in CSV
 ROW_GROUP = 10_000  # rows that are in memory while Parquet is written
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-COLUMNS = ("row", "status", "output", "error", "error_code", "run_id", "input_tokens", "output_tokens", "cost_usd", "input")
+COLUMNS = (
+    "row",
+    "status",
+    "output",
+    "error",
+    "error_code",
+    "run_id",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "input",
+)
 
 Record = Mapping[str, JsonValue]
 """A result as it is written: its value of each of COLUMNS."""
@@ -38,7 +49,9 @@ def format_of(path: str, *, of_results: bool = False) -> str:
     known = {suffix: name for suffix, name in SUFFIXES.items() if not (of_results and name == "tsv")}
     found = "jsonl" if path == "-" else known.get(Path(path).suffix.lower())
     if found is None:
-        raise ConfigError(f"{path}: the format of a batch's file follows from its name: it ends in {', '.join(known)}", source="batch")
+        raise ConfigError(
+            f"{path}: the format of a batch's file follows from its name: it ends in {', '.join(known)}", source="batch"
+        )
     if found == "parquet":
         check_extras("parquet", needed_by=f"{path} (Parquet)")
     return found
@@ -109,7 +122,9 @@ class RowFile:
                 raise self._fault("the first line names the columns, each once", 1, f"column {twice!r}")
             for row in reader:
                 if row and len(row) != len(header):
-                    raise self._fault(f"{len(row)} fields, but the first line names {len(header)} columns", reader.line_num)
+                    raise self._fault(
+                        f"{len(row)} fields, but the first line names {len(header)} columns", reader.line_num
+                    )
                 if row:
                     yield TextRow(dict(zip(header, row, strict=True)), f"{self.path}: line {reader.line_num}")
         except csv.Error as error:
@@ -126,7 +141,12 @@ class RowFile:
 def record_of(row: BatchRow) -> Record:
     """Return a result as it is written."""
     message, code = (row.error.message, row.error.code) if row.error else (None, None)
-    known: Record = {**row.usage.model_dump(), **row.model_dump(mode="json", exclude={"usage"}), "error": message, "error_code": code}
+    known: Record = {
+        **row.usage.model_dump(),
+        **row.model_dump(mode="json", exclude={"usage"}),
+        "error": message,
+        "error_code": code,
+    }
     return {name: known[name] for name in COLUMNS}
 
 
@@ -250,7 +270,12 @@ def _write_parquet(records: Iterable[Record], path: str) -> None:
     """Write results as Parquet, in groups of rows. Outputs and inputs are texts: as they are, else as JSON."""
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
-    types = {"row": arrow.int64(), "input_tokens": arrow.int64(), "output_tokens": arrow.int64(), "cost_usd": arrow.float64()}
+    types = {
+        "row": arrow.int64(),
+        "input_tokens": arrow.int64(),
+        "output_tokens": arrow.int64(),
+        "cost_usd": arrow.float64(),
+    }
     schema = arrow.schema([(name, types.get(name, arrow.string())) for name in COLUMNS])
     new = f"{path}.new"
     with parquet.ParquetWriter(new, schema) as writer:

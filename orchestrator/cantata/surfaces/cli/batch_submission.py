@@ -27,25 +27,46 @@ SHOWN = 5  # results of a sample that are shown
 
 
 def submit_file(
-    connection: ServiceConnection, file: str, target: BatchTarget, *, labels: Mapping[str, str], out: str = "-", name: str | None = None,
-    sample: int | None = None, assume_yes: bool = False, as_json: bool = False, **options: Any,
-) -> int:  # fmt: skip
+    connection: ServiceConnection,
+    file: str,
+    target: BatchTarget,
+    *,
+    labels: Mapping[str, str],
+    out: str = "-",
+    name: str | None = None,
+    sample: int | None = None,
+    assume_yes: bool = False,
+    as_json: bool = False,
+    **options: Any,
+) -> int:
     """Run the rows of a file with the options of `Client.batch`, or go on with them, and return the exit status."""
     source, results = RowFile(file), ResultFile(out)
     if sample and file == "-":
         raise ConfigError("--sample asks a question on standard input, which FILE - reads; name a file", source="batch")
     if sample and options.get("mode") == "provider":
-        raise ConfigError("--sample asks after some results, which take hours with --mode provider; try a few rows without --mode")
+        raise ConfigError(
+            "--sample asks after some results, which take hours with --mode provider; try a few rows without --mode"
+        )
     name = name or _name_of(file)
     total = source.count()
     batches = connection.client.batches.of(labels.get("tenant", ""))
     if results.exists and batches.known(name) is None:
-        raise ConfigError(f"{out} exists, and there is no batch {name!r} that began it; delete it, or name another --out", source="batch")
+        raise ConfigError(
+            f"{out} exists, and there is no batch {name!r} that began it; delete it, or name another --out",
+            source="batch",
+        )
     connection.print_fleet_warnings()
     feed = connection.client.feed_batch(
-        source.rows(), name=name, labels=labels, group_s=GROUP_S, source=source.digest, out="-" if out == "-" else str(Path(out).resolve()),
-        file="-" if file == "-" else str(Path(file).resolve()), **{target.kind: target.name}, **options,
-    )  # fmt: skip
+        source.rows(),
+        name=name,
+        labels=labels,
+        group_s=GROUP_S,
+        source=source.digest,
+        out="-" if out == "-" else str(Path(out).resolve()),
+        file="-" if file == "-" else str(Path(file).resolve()),
+        **{target.kind: target.name},
+        **options,
+    )
     with closing(results):
         if feed.batch.state != "done":
             results.open(feed.batch.out_bytes, feed.batch.round)
@@ -64,11 +85,15 @@ def submit_file(
     return _print_end(feed.batch, as_json=as_json and out != "-")
 
 
-def retry_file(connection: ServiceConnection, batches: Batches, name: str, labels: Mapping[str, str], *, as_json: bool) -> int:
+def retry_file(
+    connection: ServiceConnection, batches: Batches, name: str, labels: Mapping[str, str], *, as_json: bool
+) -> int:
     """Run the failed rows of a batch that is done again, and put their results in place of the failures; return the exit status."""
     batch = batches.find(name)
     if not batch.file or batch.file == "-":
-        raise ConfigError(f"the rows of batch {name!r} are in no file; give them again where it was begun", source="batch")
+        raise ConfigError(
+            f"the rows of batch {name!r} are in no file; give them again where it was begun", source="batch"
+        )
     if batch.state == "done" and batch.failed:
         if RowFile(batch.file).digest != batch.source:
             raise ConfigError(f"{batch.file} has changed since batch {name!r} was begun; put it back", source="batch")
@@ -80,10 +105,20 @@ def retry_file(connection: ServiceConnection, batches: Batches, name: str, label
     elif batch.state != "running" or not batch.round:
         batches.retry(name)  # raises what is wrong
     return submit_file(
-        connection, batch.file, batch.target, out=batch.out, name=name, mode=batch.mode, columns=batch.columns, ordered=batch.ordered,
-        concurrency=batch.concurrency, budget_usd=batch.budget_usd, labels={**batch.labels, **labels}, webhooks=batch.webhooks,
+        connection,
+        batch.file,
+        batch.target,
+        out=batch.out,
+        name=name,
+        mode=batch.mode,
+        columns=batch.columns,
+        ordered=batch.ordered,
+        concurrency=batch.concurrency,
+        budget_usd=batch.budget_usd,
+        labels={**batch.labels, **labels},
+        webhooks=batch.webhooks,
         as_json=as_json,
-    )  # fmt: skip
+    )
 
 
 def describe(batch: BatchInfo) -> str:
@@ -123,7 +158,9 @@ class _Progress:
         self._began, self._delivered = time.monotonic(), feed.batch.delivered
         self._shown_at = self._began
         console = Console(stderr=True, force_terminal=is_terminal())
-        self.bar = Progress(BarColumn(), TextColumn("{task.description}", markup=False), console=console, disable=not is_terminal())
+        self.bar = Progress(
+            BarColumn(), TextColumn("{task.description}", markup=False), console=console, disable=not is_terminal()
+        )
         self._task = self.bar.add_task("", total=total)
 
     def show(self) -> None:
@@ -160,11 +197,15 @@ def estimated_cost(batch: BatchInfo, total: int | None) -> float | None:
 def _goes_on(feed: BatchFeed, shown: Sequence[BatchRow], total: int | None, assume_yes: bool) -> bool:
     """Show the results of a sample and what the rest will cost, and ask whether to go on."""
     for row in shown:
-        click.echo(f"row {row.row}: {text_format.line(str(row.error.message if row.error else row.output), 120)}", err=True)
+        click.echo(
+            f"row {row.row}: {text_format.line(str(row.error.message if row.error else row.output), 120)}", err=True
+        )
     batch = feed.batch
     rest = (total or 0) - batch.delivered
     cost = estimated_cost(batch, total)
-    price = "a cost that is not known" if cost is None else f"about {text_format.cost(cost - (batch.usage.cost_usd or 0))}"
+    price = (
+        "a cost that is not known" if cost is None else f"about {text_format.cost(cost - (batch.usage.cost_usd or 0))}"
+    )
     used = text_format.usage(batch.usage) or "no tokens used"
     print_note(f"{batch.delivered:,} rows, {batch.failed:,} failed, {used}; the other {rest:,} rows: {price}")
     return assume_yes or click.confirm("go on?", err=True)
@@ -177,7 +218,9 @@ def _print_end(batch: BatchInfo, *, as_json: bool) -> int:
     else:
         print_note(describe(batch))
     if batch.state == "budget_spent":
-        print_note(f"its budget of ${batch.budget_usd:g} is spent: to go on, use the same command with a higher --budget-usd")
+        print_note(
+            f"its budget of ${batch.budget_usd:g} is spent: to go on, use the same command with a higher --budget-usd"
+        )
     elif batch.state == "cancelled":
         print_note("it was cancelled; rows that are not done stay undone")
     elif batch.failed and batch.file and batch.file != "-":

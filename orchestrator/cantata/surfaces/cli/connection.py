@@ -38,7 +38,9 @@ from cantata.values import JsonValue
 class ServiceConnection:
     """The client of one command, and how it shows runs."""
 
-    def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
+    def __init__(
+        self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False
+    ) -> None:
         configure_logs()
         self._url = url
         self._stack = stack
@@ -91,9 +93,13 @@ class ServiceConnection:
         self.print_fleet_warnings()
         return self.client.submit_checked(turn, submission)
 
-    def submit_chain(self, file: str, given: dict[str, JsonValue] | None = None, submission: Submission = AS_CONFIGURED) -> ChainRun:
+    def submit_chain(
+        self, file: str, given: dict[str, JsonValue] | None = None, submission: Submission = AS_CONFIGURED
+    ) -> ChainRun:
         """Submit the chain request that `file` names. Raises ConfigError before it waits for the service."""
-        chain = load_checked_chain(file, self.definitions, given=given, timeout_s=submission.timeout_s, webhooks=submission.webhooks)
+        chain = load_checked_chain(
+            file, self.definitions, given=given, timeout_s=submission.timeout_s, webhooks=submission.webhooks
+        )
         self.print_fleet_warnings()
         return self.client.submit_checked(chain, submission)
 
@@ -105,7 +111,9 @@ class ServiceConnection:
             if name in definitions.chains:
                 raise ConfigError(f"{name!r} is a chain, not a workflow in Python; run it with `submit chain {name}`")
             known_names = did_you_mean(name, definitions.workflows) or "; there are none"
-            raise ConfigError(f"no workflow in Python is called {name!r} under `workflows:` of the configuration{known_names}")
+            raise ConfigError(
+                f"no workflow in Python is called {name!r} under `workflows:` of the configuration{known_names}"
+            )
         if faults := [*input_faults(known.function, given, folder=self._code_folder)]:
             raise ConfigError(faults, source=f"workflow {name}")
         self.print_fleet_warnings()
@@ -148,7 +156,9 @@ class ServiceConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if "client" in self.__dict__:
             self.client.close()
 

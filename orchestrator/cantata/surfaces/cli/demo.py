@@ -42,11 +42,17 @@ Rows = list[Mapping[str, JsonValue]]
 
 
 @click.command(cls=ExitStatusCommand)
-@click.option("--batch", "is_batch", is_flag=True, help="Label the messages as a batch, and let a schedule start a run.")
-@click.option("--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini.")
+@click.option(
+    "--batch", "is_batch", is_flag=True, help="Label the messages as a batch, and let a schedule start a run."
+)
+@click.option(
+    "--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini."
+)
 def demo(model: str | None, is_batch: bool) -> int:
     """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
-    had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
+    had_redis = (
+        os.environ.pop("REDIS_URL", None) is not None
+    )  # the demo is the same on every machine: it uses a stack of its own
     definitions = configuration.load(FOLDER / "default.yaml").with_model(model)
     with connect_or_start(config=definitions) as connection:
         if is_batch:
@@ -93,9 +99,15 @@ def label_batch(connection: ServiceConnection) -> int:
     with TemporaryDirectory() as folder:
         out = Path(folder, "labels.csv")
         status = submit_file(
-            connection, str(FOLDER / "messages.csv"), BatchTarget(kind="agent", name="labeller"), out=str(out), name=name,
-            ordered=True, concurrency=10, labels={},
-        )  # fmt: skip
+            connection,
+            str(FOLDER / "messages.csv"),
+            BatchTarget(kind="agent", name="labeller"),
+            out=str(out),
+            name=name,
+            ordered=True,
+            concurrency=10,
+            labels={},
+        )
         click.echo(out.read_text("utf-8"), nl=False)
     return status
 
@@ -111,7 +123,9 @@ def run_schedule(connection: ServiceConnection) -> int:
         time.sleep(0.2)
     schedules.pause(name, note="the demo is over")
     if record.fired == fired:
-        print_note(f"schedule {name!r} started no run within {SCHEDULE_PATIENCE_S:g} s: {record.error or 'see submit status'}")
+        print_note(
+            f"schedule {name!r} started no run within {SCHEDULE_PATIENCE_S:g} s: {record.error or 'see submit status'}"
+        )
         return FAILED
     run = connection.client.run(record.runs[0].run_id)
     click.echo(f"It started run {run.run_id} by itself: {run.wait(SCHEDULE_PATIENCE_S).status}. It is paused now.")

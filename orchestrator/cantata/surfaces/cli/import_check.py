@@ -56,7 +56,9 @@ def foreign_faults(definitions: Definitions) -> Iterator[Fault]:
     dumped = Document(definitions.model_dump(mode="json", exclude_defaults=True, by_alias=True))
     names = sorted({function for _, function in functions_in(dumped)})
     failures = tried(definitions.folder or "", names, {}, definitions).failures
-    first = {(name.partition(":")[0], why): name for name, why in reversed([*failures.items()]) if why}  # not once for each name of a file
+    first = {
+        (name.partition(":")[0], why): name for name, why in reversed([*failures.items()]) if why
+    }  # not once for each name of a file
     yield from (Fault(f"{name!r} cannot be imported here: {why}") for (_, why), name in reversed([*first.items()]))
 
 
@@ -65,7 +67,9 @@ def try_imports(document: Document, folder: Path, definitions: Definitions) -> I
     names = dict.fromkeys(each for agent in definitions.agents.values() for each in agent.tools)
     tools = {name: tool for name in names if (tool := definitions.tools.get(name)) and tool.function}
     modules = sorted({function.partition(":")[0] for _, function in functions_in(document)})
-    return tried(str(folder), modules, tools, describes_tasks=bool(_tasks_in(document) and os.environ.get("CANTATA_APP")))
+    return tried(
+        str(folder), modules, tools, describes_tasks=bool(_tasks_in(document) and os.environ.get("CANTATA_APP"))
+    )
 
 
 def _tasks_in(document: Document) -> list[tuple[KeyPath, JsonValue]]:
@@ -90,7 +94,9 @@ def _call_faults(document: Document, path: KeyPath, name: str, task: RegisteredT
     """Yield a fault for each argument of a chain's node that the task of its tool does not have, and a warning if it may run twice."""
     section, tool, _ = map(str, path)
     if task.acks_late and ((section, tool, "at_most_once"), True) in find(document.data, f"{section}.*.at_most_once"):
-        message = f"task {name!r} is acknowledged late (acks_late), so it may be executed twice: workers refuse its steps"
+        message = (
+            f"task {name!r} is acknowledged late (acks_late), so it may be executed twice: workers refuse its steps"
+        )
         yield replace(document.fault((section, tool, "at_most_once"), message), is_warning=True)
     if task.parameters is None:
         return

@@ -33,7 +33,10 @@ COMMANDS = {
     "batch": ("batch", "Send each row of a file to an agent, team, chain or workflow, and collect the results."),
     "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("check_plan", "Show the graph and the canvases of a chain or a turn, without running it."),
-    "check": ("check_plan", "Report every fault and warning of a configuration or a chain request, or of a workflow in Python."),
+    "check": (
+        "check_plan",
+        "Report every fault and warning of a configuration or a chain request, or of a workflow in Python.",
+    ),
     "runs": ("runs", "List, show, follow, export and cancel runs, read results, send signals, fork and retry."),
     "inbox": ("inbox", "List and answer the steps that wait for a person."),
     "logs": ("runs", "Show the log lines of a run, from workers and tools on all machines."),
@@ -96,7 +99,9 @@ class SubmitGroup(ExitStatusCommand, click.Group):
             return None
         if cmd_name in EXTRAS and missing_modules(EXTRAS[cmd_name]):
             return MissingExtraCommand(cmd_name, EXTRAS[cmd_name])
-        with nullcontext() if ctx.resilient_parsing else show_progress("loading"):  # a shell completes a line that is being typed
+        with (
+            nullcontext() if ctx.resilient_parsing else show_progress("loading")
+        ):  # a shell completes a line that is being typed
             module = importlib.import_module(f"cantata.surfaces.cli.commands.{COMMANDS[cmd_name][0]}")
         return cast(click.Command, getattr(module, cmd_name))
 
@@ -115,7 +120,9 @@ class SubmitGroup(ExitStatusCommand, click.Group):
         if args and args[0] not in COMMANDS and args[0] not in own:
             suggestion = None if ctx.resilient_parsing else _suggestion(args[0])
             if suggestion:
-                raise click.UsageError(f"did you mean `submit {suggestion}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
+                raise click.UsageError(
+                    f"did you mean `submit {suggestion}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx
+                )
             args = ["turn", *args]
         return super().parse_args(ctx, args)
 
@@ -126,7 +133,12 @@ class MissingExtraCommand(ExitStatusCommand):
     def __init__(self, name: str, extra: str) -> None:
         text = f"{COMMANDS[name][1]}\n\nNot installed here: pip install 'cantata[{extra}]'"
         settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-        super().__init__(name, callback=partial(check_extras, extra, needed_by=f"submit {name}"), help=text, context_settings=settings)
+        super().__init__(
+            name,
+            callback=partial(check_extras, extra, needed_by=f"submit {name}"),
+            help=text,
+            context_settings=settings,
+        )
 
 
 def _suggestion(word: str) -> str | None:
@@ -172,7 +184,9 @@ def _version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) -> N
 
 
 @click.command(cls=SubmitGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_STATUS_HELP)
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def submit() -> None:
     """Run LLM agents, tools and chains of them, durably.
 

@@ -31,10 +31,14 @@ metrics_port_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 name_argument = click.argument("name")
-tenant_option = click.option("--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its runs.")
+tenant_option = click.option(
+    "--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its runs."
+)
 
 
-def add_commands(group: click.Group, act: Callable[[str, str, str, bool], int], commands: Mapping[str, tuple[str, str]]) -> None:
+def add_commands(
+    group: click.Group, act: Callable[[str, str, str, bool], int], commands: Mapping[str, tuple[str, str]]
+) -> None:
     """Add commands that call `act` with a method, a name, its tenant, and whether the result is JSON: command → method and help text."""
     for command, (method, text) in commands.items():
 
@@ -53,7 +57,12 @@ def login_name() -> str:
 
 
 author_option = click.option(
-    "--as", "by", metavar="NAME", default=login_name, show_default="your login name", help="The author, who is recorded."
+    "--as",
+    "by",
+    metavar="NAME",
+    default=login_name,
+    show_default="your login name",
+    help="The author, who is recorded.",
 )
 
 
@@ -66,14 +75,22 @@ def parse_pairs(ctx: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 label_option = click.option(
-    "--label", "labels", multiple=True, callback=parse_pairs, metavar="KEY=VALUE", help="A label of the run; `tenant` names its tenant."
+    "--label",
+    "labels",
+    multiple=True,
+    callback=parse_pairs,
+    metavar="KEY=VALUE",
+    help="A label of the run; `tenant` names its tenant.",
 )
 
 
 webhook_option = click.option(
-    "--webhook", "webhooks", multiple=True, metavar="[EVENT,...=]NAME|URL",
+    "--webhook",
+    "webhooks",
+    multiple=True,
+    metavar="[EVENT,...=]NAME|URL",
     help="Post to this webhook of the configuration, or URL, on end, wait or failure; without an event, on those of the webhook, else end.",
-)  # fmt: skip
+)
 
 
 def submission_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -127,7 +144,9 @@ def parse_json_object(ctx: click.Context, option: click.Parameter, text: str | N
         try:
             text = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise click.BadParameter(f"{text[1:]!r} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            raise click.BadParameter(
+                f"{text[1:]!r} cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from error
     name, equals, value_text = (text or "").partition("=")
     if equals and name.isidentifier():
         raise click.BadParameter(

@@ -37,13 +37,20 @@ def check_tasks(definitions: Definitions) -> None:
     """Raise ConfigError if tools are tasks of an application that nobody named: a stack of a command's own cannot call them."""
     tools = {**definitions.tools, **definitions.skills}
     if not os.environ.get("CANTATA_APP") and (name := next((name for name, tool in tools.items() if tool.task), None)):
-        raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
+        raise ConfigError(
+            f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app"
+        )
 
 
 def load_checked_chain(
-    file: str, definitions: Definitions, *, given: dict[str, JsonValue] | None = None, timeout_s: float | None = None,
-    webhooks: Sequence[str] = (), is_draft: bool = False,
-) -> CheckedChain:  # fmt: skip
+    file: str,
+    definitions: Definitions,
+    *,
+    given: dict[str, JsonValue] | None = None,
+    timeout_s: float | None = None,
+    webhooks: Sequence[str] = (),
+    is_draft: bool = False,
+) -> CheckedChain:
     """Return a chain request, with the changes of the command line, checked against the definitions.
 
     Args:
@@ -66,4 +73,6 @@ def load_checked_chain(
         request = with_changes(request, initial_input=given, timeout_s=timeout_s, webhooks=webhooks)
         return checked_chain(request, definitions, is_draft=is_draft)
     except ConfigError as error:
-        raise ConfigError(with_lines(error.faults, document), source=document.source, code=error.code, asked=error.asked) from error
+        raise ConfigError(
+            with_lines(error.faults, document), source=document.source, code=error.code, asked=error.asked
+        ) from error

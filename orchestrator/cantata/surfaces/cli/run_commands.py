@@ -64,7 +64,9 @@ def list_runs(connection: ServiceConnection, limit: int, *, behind: str | None, 
         ]
         what = "  ".join(filter(None, [text_format.line(run.title, 60), text_format.usage(run.usage), *notes]))
         what = text_format.clean(run.unreadable) or what
-        rows.append((run.run_id, "unreadable" if run.unreadable else text_format.state_label(run.state), began, took, what))
+        rows.append(
+            (run.run_id, "unreadable" if run.unreadable else text_format.state_label(run.state), began, took, what)
+        )
     for line in text_format.columns(rows):
         click.echo(line)
     return 0
@@ -76,15 +78,25 @@ def show(connection: ServiceConnection, run_id: str) -> int:
     record = run.record(None if connection.as_json else ())
     if connection.as_json:
         steps = [_step_json(step) for step in record.steps.values()]
-        shown = {**_record_json(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
-        click.echo(json.dumps({**shown, "result": run.so_far().model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
+        shown = {
+            **_record_json(record),
+            "error": record.error and record.error.model_dump(),
+            "request": json.loads(record.request),
+        }
+        click.echo(
+            json.dumps({**shown, "result": run.so_far().model_dump(mode="json"), "steps": steps}, ensure_ascii=False)
+        )
         return 0
-    lines = {step_id: str(step.spec.params["line"]) for step_id, step in record.steps.items() if "line" in step.spec.params}
+    lines = {
+        step_id: str(step.spec.params["line"]) for step_id, step in record.steps.items() if "line" in step.spec.params
+    }
     tree = live_view.render(run.view(max_usages=MAX_ROWS).with_lines(lines), record.now_ms, max_rows=MAX_ROWS)
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(tree)
     if origin := record.labels.get(FORKED_FROM):
         step = record.labels.get(FORKED_AT)
-        print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps"))
+        print_note(
+            f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps")
+        )
     if record.retried_as:
         print_note(f"retried as run {record.retried_as}")
     for each in record.webhook_runs:
@@ -132,7 +144,9 @@ def logs(connection: ServiceConnection, run_id: str, *, follow: bool, step: str 
     if dropped := kept.dropped():
         print_note(f"{dropped} older lines were dropped")
     elif lines and not found:
-        print_note(f"none of the {lines} log lines of run {run_id} is of this step and level; omit --step and --level to see all")
+        print_note(
+            f"none of the {lines} log lines of run {run_id} is of this step and level; omit --step and --level to see all"
+        )
     elif not lines:
         print_note(f"run {run_id} has no log lines; `submit runs follow {run_id}` shows its events")
     return 0
@@ -161,7 +175,9 @@ def export(connection: ServiceConnection, run_id: str) -> int:
     return 0
 
 
-def choose(connection: ServiceConnection, verb: str, filters: Mapping[str, Any], *, yes: bool, again: bool = False) -> Sequence[str]:
+def choose(
+    connection: ServiceConnection, verb: str, filters: Mapping[str, Any], *, yes: bool, again: bool = False
+) -> Sequence[str]:
     """Return the runs that filters leave and that can be cancelled or retried, the oldest first, after a question."""
     is_retry = verb == "Retry"
     found = [
@@ -187,7 +203,11 @@ def cancel(connection: ServiceConnection, run_ids: Sequence[str]) -> int:
         if connection.as_json:
             click.echo(json.dumps({"run_id": run.run_id, "status": status}))
         else:
-            print_note(f"run {run.run_id} is {status}" if status in CANCELLED else f"run {run.run_id} was over already: {status}")
+            print_note(
+                f"run {run.run_id} is {status}"
+                if status in CANCELLED
+                else f"run {run.run_id} was over already: {status}"
+            )
         exit_status = exit_status if status in CANCELLED else FAILED
     return exit_status
 
@@ -214,7 +234,9 @@ def retry(connection: ServiceConnection, run_ids: Sequence[str], *, again: bool,
 def _retry(connection: ServiceConnection, run_id: str, *, again: bool) -> TurnRun | ChainRun:
     later = connection.runs.find(run_id).record(()).retried_as
     if later and not again:
-        raise ConfigError(f"run {run_id} was retried as {later}; see `submit runs show {later}`, or retry it once more with --again")
+        raise ConfigError(
+            f"run {run_id} was retried as {later}; see `submit runs show {later}`, or retry it once more with --again"
+        )
     return connection.runs.rerun(run_id, key=f"retry after {later}")  # two at once are the same run
 
 
@@ -236,7 +258,11 @@ def _signal_value(connection: ServiceConnection, run_id: str, step: str, text: s
     run = connection.runs.find(run_id)
     waiting = run.waiting_steps()
     named = [step_id for step_id in waiting if is_named(step_id, step)]
-    schemas = [wait_options(found.spec.params).answer_schema for found in run.steps(named).values()] if len(named) == 1 else []
+    schemas = (
+        [wait_options(found.spec.params).answer_schema for found in run.steps(named).values()]
+        if len(named) == 1
+        else []
+    )
 
     def fits(value: JsonValue) -> bool:
         return any(schema is not None and not value_faults(value, schema, most=1) for schema in schemas)
@@ -252,7 +278,9 @@ def _signal_value(connection: ServiceConnection, run_id: str, step: str, text: s
     return text if fits(text) and not fits(value) else value
 
 
-def query(connection: ServiceConnection, run_id: str, name: str, step: str | None, given: Mapping[str, JsonValue]) -> int:
+def query(
+    connection: ServiceConnection, run_id: str, name: str, step: str | None, given: Mapping[str, JsonValue]
+) -> int:
     """Print the answer of a query of a workflow in Python."""
     answer = connection.runs.find(run_id).ask(name, given, step_id=step)
     click.echo(json.dumps(answer, ensure_ascii=False) if connection.as_json else text_format.clean(as_text(answer)))

@@ -107,9 +107,13 @@ def _check_auth() -> None:
     for entry in options.basic_auth or ():
         name, _, password = entry.partition(":")
         if password in PLACEHOLDERS:
-            raise ConfigError(f"the password of {name!r} in basic_auth is that of the example; set your own", source="flower")
+            raise ConfigError(
+                f"the password of {name!r} in basic_auth is that of the example; set your own", source="flower"
+            )
         if not name or not password:  # Flower would take an empty entry for a password that anybody knows
-            raise ConfigError("each entry of basic_auth must be name:password, with neither of them empty", source="flower")
+            raise ConfigError(
+                "each entry of basic_auth must be name:password, with neither of them empty", source="flower"
+            )
     is_reached_here_only = options.unix_socket or is_loopback(options.address) or environment().published_on_loopback
     if not is_guarded() and not is_reached_here_only:
         raise ConfigError(

@@ -60,5 +60,7 @@ class TemplateLoader(Loader):
                 return Template(text, name=name, loader=self)
         except (ParseError, SyntaxError) as error:
             log.debug("template_not_read", template=name, error=str(error))
-        log.warning("template_not_extended", template=name, note="it is served as Flower has it; the run pages are at /runs/")
+        log.warning(
+            "template_not_extended", template=name, note="it is served as Flower has it; the run pages are at /runs/"
+        )
         return None

@@ -72,7 +72,9 @@ class ApiHandler(RunPageHandler):
 
     def prepare(self) -> None:
         if flower_options.is_local() and not is_local_request(self.request.headers.get("Host", "")):
-            raise RequestRejected(403, "without passwords Flower answers only to names of this machine, such as localhost")
+            raise RequestRejected(
+                403, "without passwords Flower answers only to names of this machine, such as localhost"
+            )
         self._check_page()
         if not self.current_user:  # Flower's attribute; with basic authentication it raises 401 itself
             raise RequestRejected(401, "sign in to Flower again: reload this page", code="signed_out")

@@ -33,7 +33,9 @@ class PageService:
     def stream(self) -> Iterator[None]:
         """Count an open event stream. Raises RequestRejected if there are too many."""
         if self.open_streams >= MAX_STREAMS:
-            raise RequestRejected(503, f"{MAX_STREAMS} event streams are open; close some pages", code="too_many_open", retry_after_s=5)
+            raise RequestRejected(
+                503, f"{MAX_STREAMS} event streams are open; close some pages", code="too_many_open", retry_after_s=5
+            )
         self.open_streams += 1
         try:
             yield

@@ -29,11 +29,18 @@ class RunListHandler(ApiHandler):
     async def get(self) -> None:
         limit = self._number("most", DEFAULT_LISTED, MAX_LISTED)
         statuses, before = self.get_query_arguments("status"), self._one("before")
-        found = self.service.call(self.service.runs.list, statuses=statuses, before=before, limit=limit, **self._filter())
+        found = self.service.call(
+            self.service.runs.list, statuses=statuses, before=before, limit=limit, **self._filter()
+        )
         self.answer((await found).model_dump_json())
 
     def _filter(self) -> dict[str, Any]:
-        return {"kind": self._one("kind"), "text": self._one("q") or "", "since": self._instant("since"), "until": self._instant("until")}
+        return {
+            "kind": self._one("kind"),
+            "text": self._one("q") or "",
+            "since": self._instant("since"),
+            "until": self._instant("until"),
+        }
 
     def _instant(self, name: str) -> int | None:
         """Return a time in seconds since 1970, if one is given."""
@@ -46,7 +53,9 @@ class RunListHandler(ApiHandler):
     def _number(self, name: str, default: int, maximum: int, *, minimum: int = 1) -> int:
         text = self._one(name) or str(default)
         if not (text.isascii() and text.isdecimal() and len(text) <= 12 and minimum <= int(text) <= maximum):
-            raise RequestRejected(422, f"{name} must be a whole number from {minimum} to {maximum}, not {text[:40]!r}", code="bad_request")
+            raise RequestRejected(
+                422, f"{name} must be a whole number from {minimum} to {maximum}, not {text[:40]!r}", code="bad_request"
+            )
         return int(text)
 
 
@@ -89,7 +98,9 @@ class GraphHandler(ApiHandler):
 
     async def get(self, run_id: str) -> None:
         opened = self.get_query_arguments("open", strip=False)
-        self.answer(await self.service.call(lambda: self.service.pages.graph(None, run_id, opened=opened).model_dump_json()))
+        self.answer(
+            await self.service.call(lambda: self.service.pages.graph(None, run_id, opened=opened).model_dump_json())
+        )
 
 
 class StepHandler(ApiHandler):
@@ -128,7 +139,9 @@ class EventsHandler(ApiHandler):
     _sending: asyncio.Task[None] | None = None
 
     async def get(self, run_id: str) -> None:
-        after = server_sent_events.offset_of(self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "0"))
+        after = server_sent_events.offset_of(
+            self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "0")
+        )
         if not await self.service.call(self.service.runs.has_events, run_id, after):
             self.set_status(204)  # the browser does not reconnect: the run is closed, and it has all events
             return
@@ -207,7 +220,11 @@ class SignalHandler(BodyHandler):
     """POST runs/ID/signals/STEP."""
 
     async def post(self, run_id: str, step: str) -> None:
-        user = self.current_user if isinstance(self.current_user, str) else ""  # Flower's attribute: true, or the name of an account
-        answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._body("value")["value"], by=user))
+        user = (
+            self.current_user if isinstance(self.current_user, str) else ""
+        )  # Flower's attribute: true, or the name of an account
+        answer = await self.service.call(
+            lambda: self.service.runs.signal(run_id, step, self._body("value")["value"], by=user)
+        )
         check_signal(answer)
         self.answer({"run_id": run_id, "step": step, "signal": answer.outcome})

@@ -43,7 +43,9 @@ def serve(client: Client, *, ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `ready` is called with the address. Raises UnavailableError if it cannot listen there."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    set_default_app(client.app)  # Flower's templates ask Celery for "the" app and its time zone; no code of users runs here
+    set_default_app(
+        client.app
+    )  # Flower's templates ask Celery for "the" app and its time zone; no code of users runs here
     flower = _make_flower(client)
     service = loop.run_until_complete(_open(client))
     flower.add_handlers(".*", routes(flower_options.prefix(), service))
@@ -64,8 +66,14 @@ def _warn_of_other_events(client: Client) -> None:
         with suppress(CantataError, RedisFailure):
             for worker in client.fleet.workers():
                 if worker.event_exchange not in ("", own):
-                    app = f"--app {worker.app}, or CANTATA_APP" if worker.app else "the CANTATA_APP and CANTATA_BROKER_URL of the workers"
-                    log.warning("other_events", worker=worker.name, hint=f"its tasks are not shown: start Flower with {app}")
+                    app = (
+                        f"--app {worker.app}, or CANTATA_APP"
+                        if worker.app
+                        else "the CANTATA_APP and CANTATA_BROKER_URL of the workers"
+                    )
+                    log.warning(
+                        "other_events", worker=worker.name, hint=f"its tasks are not shown: start Flower with {app}"
+                    )
                     warned = True
                     break
         time.sleep(CHECK_S)
@@ -132,7 +140,9 @@ def _listen(flower: Any) -> str:
             port = flower.start_http_server()
     except OSError as error:
         listened = options.unix_socket or f"{host or 'every address'}, port {port}"
-        raise UnavailableError(f"Flower cannot listen on {listened}: {error.strerror}; name another with --port") from error
+        raise UnavailableError(
+            f"Flower cannot listen on {listened}: {error.strerror}; name another with --port"
+        ) from error
     if port is None:
         return str(options.unix_socket)
     scheme = "https" if "ssl_options" in flower_settings else "http"
@@ -177,6 +187,11 @@ def show_broker(flower: Any, url: str) -> None:
 def _configure(app: Celery, address: Address) -> None:
     """Set what Flower reads from Celery's settings; our transports need none of it."""
     if address.kind == "sentinel":
-        app.conf.broker_transport_options |= {"master_name": address.master, "sentinel_kwargs": dict(address.sentinel_options)}
+        app.conf.broker_transport_options |= {
+            "master_name": address.master,
+            "sentinel_kwargs": dict(address.sentinel_options),
+        }
     if address.tls:
-        app.conf.broker_use_ssl = {name: value for name, value in address.options.items() if name.startswith("ssl_")} or True
+        app.conf.broker_use_ssl = {
+            name: value for name, value in address.options.items() if name.startswith("ssl_")
+        } or True

@@ -50,7 +50,9 @@ def tasks_of(run_id: str, tasks: Iterable[Task]) -> list[JsonValue]:
 
 
 def _target_in(run_id: str, task: Task) -> TaskTarget | None:
-    if not isinstance(task.args, str) or not task.args.startswith(f"{run_id}:"):  # faster than the pattern, with 100,000 tasks
+    if not isinstance(task.args, str) or not task.args.startswith(
+        f"{run_id}:"
+    ):  # faster than the pattern, with 100,000 tasks
         return None
     return task_target(task)
 

@@ -72,7 +72,9 @@ def read_tokens(text: str, source: str) -> Tokens:
     try:
         data = parse(text, source=source).data
     except ConfigError as error:
-        lines = [Fault("this is not valid JSON or YAML", line=fault.line) for fault in error.faults]  # their messages may quote a token
+        lines = [
+            Fault("this is not valid JSON or YAML", line=fault.line) for fault in error.faults
+        ]  # their messages may quote a token
         raise ConfigError(lines, source=source) from None
     if not isinstance(data, dict) or not data:
         raise ConfigError("expected a mapping of token to tenant or rights, with at least one token", source=source)
@@ -143,7 +145,9 @@ def _check_origin(headers: Headers, path: str) -> None:
     """
     host = headers.get("host", "")
     if not is_local_request(host):
-        raise RequestRejected(403, f"without tokens the gateway answers only to names of this machine, such as localhost, not {host!r}")
+        raise RequestRejected(
+            403, f"without tokens the gateway answers only to names of this machine, such as localhost, not {host!r}"
+        )
     other = None if is_page(path) else foreign_page(headers)
     if other is not None:
         raise RequestRejected(403, f"{other} may not call the gateway; start it with tokens, and give the page one")
@@ -152,14 +156,20 @@ def _check_origin(headers: Headers, path: str) -> None:
 def _grant(number: int, token: str, rights: JsonValue) -> Grant:
     """Return the rights of a token: a tenant, or a mapping. Raises ConfigError, which does not quote the token."""
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"token {number} must be 16 to 500 letters, digits and `._~+-`; `openssl rand -hex 32` makes one")
+        raise ConfigError(
+            f"token {number} must be 16 to 500 letters, digits and `._~+-`; `openssl rand -hex 32` makes one"
+        )
     if isinstance(rights, dict) and any(map(_TOKEN.fullmatch, rights)):  # known keys are shorter
-        raise ConfigError(f"the rights of token {number} have a key that looks like a token; each token must be a key at the top level")
+        raise ConfigError(
+            f"the rights of token {number} have a key that looks like a token; each token must be a key at the top level"
+        )
     document = Document(rights if isinstance(rights, dict) else {"tenant": rights})
     try:
         grant = Grant.model_validate(document.data)
     except ValidationError as error:
-        raise ConfigError([Fault(fault.message, f"token {number}: {fault.where}") for fault in faults_of(error, document, Grant)]) from None
+        raise ConfigError(
+            [Fault(fault.message, f"token {number}: {fault.where}") for fault in faults_of(error, document, Grant)]
+        ) from None
     if not (grant.tenant + grant.name).isprintable():
         raise ConfigError(f"tenant and name of token {number} must be printable texts")
     return grant

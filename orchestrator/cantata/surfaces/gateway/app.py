@@ -42,9 +42,16 @@ ABOUT = "Turns, chains, schedules, sessions and memory. A run does not depend on
 
 
 def create_app(
-    client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None,
-    max_open: int = MAX_WAITING, flower: str = "", url_prefix: str = "",
-) -> FastAPI:  # fmt: skip
+    client: Client,
+    *,
+    tokens: Tokens | None = None,
+    request_bytes: int = REQUEST_BYTES,
+    per_s: float = PER_S,
+    burst: int | None = None,
+    max_open: int = MAX_WAITING,
+    flower: str = "",
+    url_prefix: str = "",
+) -> FastAPI:
     """Return the gateway as an ASGI application. Without tokens every client has the runs without a tenant.
 
     Args:
@@ -74,9 +81,15 @@ def create_app(
             await streams.close()
 
     app = FastAPI(
-        title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
+        title="Cantata",
+        version=__version__,
+        description=ABOUT,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
         servers=[{"url": prefix}] if prefix else None,
-    )  # fmt: skip  # FastAPI's own pages would load scripts from other hosts
+    )  # FastAPI's own pages would load scripts from other hosts
     app.state.service, app.state.request_rate, app.state.flower = service, request_rate, flower
     app.state.fleet_monitor = metrics.FleetMonitor(client)
     for router in ROUTERS:
@@ -93,7 +106,10 @@ def create_app(
 
 def _first_names() -> set[str]:
     """Return the first parts of our paths."""
-    return {"openapi.json", *(path.split("/")[1] for router in ROUTERS for route in router.routes if (path := getattr(route, "path", "")))}
+    return {
+        "openapi.json",
+        *(path.split("/")[1] for router in ROUTERS for route in router.routes if (path := getattr(route, "path", ""))),
+    }
 
 
 def _describe(app: FastAPI, *, has_tokens: bool) -> None:

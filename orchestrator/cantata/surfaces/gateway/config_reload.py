@@ -38,7 +38,9 @@ async def reload_on_change(service: GatewayService) -> None:
         try:
             found = await asyncio.to_thread(original.read_definitions)
         except (CantataError, OSError) as error:
-            log.error("configuration_not_served", error=str(error), note="the previous one is served until it is corrected")
+            log.error(
+                "configuration_not_served", error=str(error), note="the previous one is served until it is corrected"
+            )
             continue
         if found != service.client.definitions:
             service.client = original.with_definitions(found)

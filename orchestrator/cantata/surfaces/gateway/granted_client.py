@@ -43,7 +43,9 @@ class GrantedClient:
         run = self._client.submit_chain(request, idempotency_key=self._own(key, "chain"), labels=self._grant.labels())
         if key is not None:
             stored = run.request
-            if (stored if request.chain_id else stored.model_copy(update={"chain_id": ""})) != request:  # a missing chain_id was generated
+            if (
+                stored if request.chain_id else stored.model_copy(update={"chain_id": ""})
+            ) != request:  # a missing chain_id was generated
                 raise _key_reused(key)
         return run
 
@@ -51,7 +53,9 @@ class GrantedClient:
         """Cancel a run; return its status then. A token may cancel, retry and fork what it could start."""
         return self._startable_run(run_id).cancel()
 
-    def rerun(self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None) -> TurnRun | ChainRun:
+    def rerun(
+        self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None
+    ) -> TurnRun | ChainRun:
         """Fork a run from a step on, or without a step retry its unfinished part. Raises ConfigError."""
         run = self._startable_run(run_id)
         if isinstance(run, ChainRun):
@@ -63,7 +67,9 @@ class GrantedClient:
             self._grant.check_turn(TurnRequest(text="", agent=agent), self._client.definitions)
         if changes and from_step is not None and not self._grant.approve_own:
             self._check_approvals(run_id, from_step)
-        created = self._runs.rerun(run_id, from_step, changes=changes, key=self._own(key, "fork"), labels=self._grant.labels())
+        created = self._runs.rerun(
+            run_id, from_step, changes=changes, key=self._own(key, "fork"), labels=self._grant.labels()
+        )
         if key is not None and not self._runs.was_forked_from(created, run_id, from_step, changes):
             raise _key_reused(key)
         return created
@@ -92,7 +98,11 @@ class GrantedClient:
         run = self._runs.find(run_id)
         starts = self._grant.lacks(STARTS[run.kind])
         item = self._runs.waiting_step(run_id, step) if step is not None else None
-        signal = self._grant.refusal_of(item) if item else self._grant.lacks("signal") or (self._own_approval(run, step) if step else "")
+        signal = (
+            self._grant.refusal_of(item)
+            if item
+            else self._grant.lacks("signal") or (self._own_approval(run, step) if step else "")
+        )
         return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
 
     def _own(self, key: str | None, kind: str) -> str | None:

@@ -41,16 +41,25 @@ class Grant(Value):
 
     tenant: str = Field(max_length=200, description="the tenant of its runs, sessions and memory; '' is the operator's")
     name: str = Field(
-        default="", max_length=100, description="its name, recorded with each run that it submits; made of its digest if absent"
+        default="",
+        max_length=100,
+        description="its name, recorded with each run that it submits; made of its digest if absent",
     )
     scopes: list[Scope] = Field(
-        default_factory=lambda: list(DEFAULT_SCOPES), description="chat, submit, signal, read, admin; chat and read if absent"
+        default_factory=lambda: list(DEFAULT_SCOPES),
+        description="chat, submit, signal, read, admin; chat and read if absent",
     )
     teams: list[str] | None = Field(default=None, description="the teams that it may use")
     agents: list[str] | None = Field(default=None, description="the agents that it may use")
-    chains: list[str] | None = Field(default=None, description="the chains, and the workflows in Python, that it may use")
-    groups: list[str] = Field(default_factory=list, description="groups for which it answers, as `who` of a wait names them")
-    approve_own: bool = Field(default=False, description="whether it may approve the `wait` steps of runs that it submitted itself")
+    chains: list[str] | None = Field(
+        default=None, description="the chains, and the workflows in Python, that it may use"
+    )
+    groups: list[str] = Field(
+        default_factory=list, description="groups for which it answers, as `who` of a wait names them"
+    )
+    approve_own: bool = Field(
+        default=False, description="whether it may approve the `wait` steps of runs that it submitted itself"
+    )
 
     def require(self, scope: Scope) -> None:
         """Raise RequestRejected if it lacks a scope."""
@@ -103,7 +112,9 @@ class Grant(Value):
         self.require("chat")
         self.require("submit")
         if self._is_limited:
-            message = f"{why}, and token {self.name!r} is limited to named teams, agents and chains; use a token that is not"
+            message = (
+                f"{why}, and token {self.name!r} is limited to named teams, agents and chains; use a token that is not"
+            )
             raise RequestRejected(403, message, code="not_granted")
 
     @property
@@ -117,7 +128,11 @@ class Grant(Value):
         sections = _SECTIONS.get(kind, ())
         if any(name in (limits[section] or ()) for section in sections):
             return
-        remedy = f"add it to the token's {sections[0]!r}: {_REMEDY}" if sections else "it is limited to named teams, agents and chains"
+        remedy = (
+            f"add it to the token's {sections[0]!r}: {_REMEDY}"
+            if sections
+            else "it is limited to named teams, agents and chains"
+        )
         raise RequestRejected(403, f"token {self.name!r} may not use the {kind} {name!r}; {remedy}", code="not_granted")
 
     @property
@@ -140,12 +155,16 @@ class Grant(Value):
 
         A question that a model asks by a tool is for the submitter of the run; only approvals need another token.
         """
-        if self.approve_own or labels.get(REQUESTED_BY) != self.name or (step is not None and is_question(step.kind, step.work)):
+        if (
+            self.approve_own
+            or labels.get(REQUESTED_BY) != self.name
+            or (step is not None and is_question(step.kind, step.work))
+        ):
             return ""
         return (
             f"token {self.name!r} submitted this run, so another token must approve it; "
             f"or set 'approve_own: true' for the token: {_REMEDY}"
-        )  # fmt: skip
+        )
 
     def labels(self) -> dict[str, str]:
         """Return the labels of a run that this token submits."""

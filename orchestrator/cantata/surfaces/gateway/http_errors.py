@@ -27,7 +27,9 @@ def rejection(error: Exception) -> RequestRejected:
         return RequestRejected(error.status_code, str(error.detail))
     if found := rejection_of(error):
         return found
-    log.error("request_failed", trace="".join(traceback.format_exception(error)))  # not as `exc_info`: it may be shown with headers
+    log.error(
+        "request_failed", trace="".join(traceback.format_exception(error))
+    )  # not as `exc_info`: it may be shown with headers
     return RequestRejected(500, "an unexpected error of the gateway; see its log", code="internal")
 
 

@@ -41,7 +41,9 @@ MAX_QUEUES = 100  # queues that are remembered because they were requested
 REMEMBERED_S = 600.0  # after the last request: autoscalers ask every few seconds or minutes
 
 Queue = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-Queues = Annotated[list[Queue], Query(max_length=MAX_QUEUES, description="queues to include although no worker serves them")]
+Queues = Annotated[
+    list[Queue], Query(max_length=MAX_QUEUES, description="queues to include although no worker serves them")
+]
 
 
 class LoadReport(Value):
@@ -54,7 +56,9 @@ class FleetReport(LoadReport):
     """The workers and the load of each queue."""
 
     workers: list[Worker] = Field(description="the worker processes that were alive within the last seconds")
-    paused_models: list[PausedModel] = Field(description="models that nobody calls for a while, since their providers asked for that")
+    paused_models: list[PausedModel] = Field(
+        description="models that nobody calls for a while, since their providers asked for that"
+    )
 
 
 FleetState = tuple[FleetLoad, dict[str, QueueLoad], float | None]
@@ -98,7 +102,10 @@ class FleetMonitor:
             served = {queue for worker in standing.workers for queue in worker.queues}
             ready_queues = self._fleet.ready_queues()
             with self._lock:
-                self._named |= {*sorted(served)[:MAX_QUEUES], *_queues_in(self._client.definitions)}  # they may lose their workers later
+                self._named |= {
+                    *sorted(served)[:MAX_QUEUES],
+                    *_queues_in(self._client.definitions),
+                }  # they may lose their workers later
                 named = sorted({*self._named, *self._requested, *served, *ready_queues})
             return standing, self._fleet.queue_loads(standing, named), self._fleet.estimated_bytes()
         except RedisFailure as error:
@@ -144,11 +151,21 @@ class _FleetCollector(Collector):
 
 
 def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
-    yield _labelled("cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)})
-    yield _labelled("cantata_webhooks_total", {status: standing.totals.get(f"delivered:{status}", 0) for status in sorted(RUN_OVER)})
-    yield _labelled("cantata_batches", {state: standing.totals.get(f"batches:{state}", 0) for state in get_args(BatchState)})
-    yield _labelled("cantata_batch_rows_total", {each: standing.totals.get(f"rows:{each}", 0) for each in ("succeeded", "failed")})
-    yield _labelled("cantata_model_paused_seconds", {each.model: max(0.0, each.until - now()) for each in standing.paused_models})
+    yield _labelled(
+        "cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}
+    )
+    yield _labelled(
+        "cantata_webhooks_total", {status: standing.totals.get(f"delivered:{status}", 0) for status in sorted(RUN_OVER)}
+    )
+    yield _labelled(
+        "cantata_batches", {state: standing.totals.get(f"batches:{state}", 0) for state in get_args(BatchState)}
+    )
+    yield _labelled(
+        "cantata_batch_rows_total", {each: standing.totals.get(f"rows:{each}", 0) for each in ("succeeded", "failed")}
+    )
+    yield _labelled(
+        "cantata_model_paused_seconds", {each.model: max(0.0, each.until - now()) for each in standing.paused_models}
+    )
     values = {
         "cantata_redis_up": 1,
         "cantata_code_modules_mixed": len(find_mixed(entry for worker in standing.workers for entry in worker.code)),
@@ -172,7 +189,9 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
 def _queue_metrics(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
     for part in ("ready", "leased", "slots", "workers"):
         yield _labelled(f"cantata_queue_{part}", {queue: getattr(each, part) for queue, each in queues.items()})
-    yield _labelled("cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()})
+    yield _labelled(
+        "cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()}
+    )
 
 
 def _single(name: str, value: float) -> Metric:
@@ -202,11 +221,17 @@ def _monitor(request: Request) -> FleetMonitor:
     return monitor
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"description": "in Prometheus's format", "content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"description": "in Prometheus's format", "content": {"text/plain": {}}}},
+)
 async def show_metrics(request: Request, caller: CallerGrant) -> Response:
     """Metrics of the whole fleet, for Prometheus."""
     caller.require_fleet()
-    answer = await request.app.state.service.call(partial(_monitor(request).page, "", request.headers.get("accept", "")))
+    answer = await request.app.state.service.call(
+        partial(_monitor(request).page, "", request.headers.get("accept", ""))
+    )
     return Response(answer.body, answer.status, media_type=answer.content_type)
 
 

@@ -11,7 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cantata.surfaces.gateway.access import is_public
 from cantata.surfaces.http.rejections import RequestRejected
 
-MAX_WAITING = 1000  # streams, WebSockets and waiting requests of a tenant: each takes about 0.1 MB, and a file descriptor
+MAX_WAITING = (
+    1000  # streams, WebSockets and waiting requests of a tenant: each takes about 0.1 MB, and a file descriptor
+)
 OTHERS = 250  # other requests of a tenant beside them, which end soon unless their client is slow
 RETRY_S = 5.0  # until one of many long requests has probably ended
 
@@ -28,7 +30,9 @@ class OpenRequests:
     def request(self, tenant: str | None) -> Iterator[OpenRequest]:
         """Count a request of a tenant, None for public paths, while the block lasts. Raises RequestRejected (429) if it has too many."""
         if self.open[tenant] >= self.max_waiting + OTHERS:
-            message = f"{self.open[tenant]:,} requests of this tenant are open; end some of them, or retry in {RETRY_S:.0f} s"
+            message = (
+                f"{self.open[tenant]:,} requests of this tenant are open; end some of them, or retry in {RETRY_S:.0f} s"
+            )
             raise RequestRejected(429, message, code="too_many_open", retry_after_s=RETRY_S)
         self.open[tenant] += 1
         found = OpenRequest(self, tenant)

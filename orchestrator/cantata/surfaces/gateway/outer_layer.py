@@ -25,9 +25,13 @@ def prefix_of(text: str, *, own_names: Collection[str]) -> str:
     """Return a URL prefix as `/a/b`, or empty. Raises ConfigError, also if it begins like one of our own paths."""
     found = f"/{stripped}" if (stripped := text.strip("/")) else ""
     if not _PREFIX.fullmatch(found):
-        raise ConfigError(f"{text!r} is no URL prefix: it must be letters, digits and `._~-`, separated by slashes", source="gateway")
+        raise ConfigError(
+            f"{text!r} is no URL prefix: it must be letters, digits and `._~-`, separated by slashes", source="gateway"
+        )
     if found and found.split("/")[1] in own_names:
-        raise ConfigError(f"{text!r} begins like a path of the gateway; use another prefix, such as 'cantata'", source="gateway")
+        raise ConfigError(
+            f"{text!r} begins like a path of the gateway; use another prefix, such as 'cantata'", source="gateway"
+        )
     return found
 
 
@@ -70,5 +74,7 @@ async def answer(rejected: RequestRejected, scope: Scope, receive: Receive, send
     if scope["type"] == "http":
         await response(scope, receive, send)
         return
-    await send({"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send(
+        {"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    )
     await send({"type": "websocket.http.response.body", "body": response.body})

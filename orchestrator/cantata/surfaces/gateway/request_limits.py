@@ -44,7 +44,9 @@ async def check_rate(request_rate: RequestRate, tenant: str) -> None:
         failures.warn(log, "request_rate_unknown", error if str(error) else TimeoutError("no answer"))
         return
     if wait_s:
-        raise RequestRejected(429, f"too many requests; retry in {wait_s:.1f} s", code="rate_limited", retry_after_s=wait_s)
+        raise RequestRejected(
+            429, f"too many requests; retry in {wait_s:.1f} s", code="rate_limited", retry_after_s=wait_s
+        )
 
 
 class BodyLimit:
@@ -78,7 +80,9 @@ class BodyLimit:
             self._held[tenant] += size
             self._check(received)
             if self._held[tenant] > MAX_BODIES * self._max_bytes:
-                message_text = "the bodies of the open requests of this tenant are too large together; send fewer at once"
+                message_text = (
+                    "the bodies of the open requests of this tenant are too large together; send fewer at once"
+                )
                 raise RequestRejected(429, message_text, code="too_many_open", retry_after_s=1)
             return message
 
@@ -91,4 +95,6 @@ class BodyLimit:
 
     def _check(self, size: int) -> None:
         if size > self._max_bytes:
-            raise RequestRejected(413, f"the body is larger than {self._max_bytes / 1e6:.1f} MB, the limit of this gateway")
+            raise RequestRejected(
+                413, f"the body is larger than {self._max_bytes / 1e6:.1f} MB, the limit of this gateway"
+            )

@@ -25,7 +25,9 @@ REQUEST_S = 20.0  # for the head of a request, from the first connection on
 STALLED_S = 60.0  # for a client that reads nothing of a response or stream; the kernel and 64 kB here have more of it
 RESERVED_FILES = 200  # of the process: connections to Redis, files, and the gateway's own
 MAX_FILES = 65_536  # more connections need more gateways
-FULL_BODY = b'{"error": {"code": "busy", "message": "the gateway has too many connections; retry in 1 s", "faults": []}}'
+FULL_BODY = (
+    b'{"error": {"code": "busy", "message": "the gateway has too many connections; retry in 1 s", "faults": []}}'
+)
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
 CLOSE_GRACE_S = 2.0  # to send the rest on a closed WebSocket
 TICKS = 10  # of a tenth of a second, between checks whether the stack still runs
@@ -47,7 +49,9 @@ def bind(host: str, port: int) -> socket.socket:
     if inherited := stack_member.inherited_socket():
         return inherited
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,7 +61,9 @@ def bind(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except OSError as error:
-        raise UnavailableError(f"the gateway cannot listen on {host}, port {port}: {error.strerror}; name another with --port") from error
+        raise UnavailableError(
+            f"the gateway cannot listen on {host}, port {port}: {error.strerror}; name another with --port"
+        ) from error
     return listening
 
 
@@ -81,10 +87,18 @@ class GatewayServer(uvicorn.Server):
     def __init__(self, app: FastAPI, *, ready: Callable[[], None] = lambda: None, max_bytes: int) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, http=_HttpProtocol, ws=_WebSocketProtocol, ws_max_size=max_bytes,
-                ws_per_message_deflate=False, lifespan="on", timeout_graceful_shutdown=int(GRACE_S), server_header=False,
+                app,
+                log_config=None,
+                access_log=False,
+                http=_HttpProtocol,
+                ws=_WebSocketProtocol,
+                ws_max_size=max_bytes,
+                ws_per_message_deflate=False,
+                lifespan="on",
+                timeout_graceful_shutdown=int(GRACE_S),
+                server_header=False,
             )
-        )  # fmt: skip  # compression would take 40 kB of memory a connection, and frames are small
+        )  # compression would take 40 kB of memory a connection, and frames are small
         self._app = app
         self._ready = ready
         _HttpProtocol.max_connections = max_connections()

@@ -6,18 +6,35 @@ from pydantic import Field
 
 from cantata.client.failures import RedisFailure, RedisRefusal, StreamsEnded, is_outage, reason
 from cantata.client.records import SignalAnswer
-from cantata.errors import CantataError, ConfigError, Fault, StoredDataError, UnavailableError, UnknownRunError, unreadable
+from cantata.errors import (
+    CantataError,
+    ConfigError,
+    Fault,
+    StoredDataError,
+    UnavailableError,
+    UnknownRunError,
+    unreadable,
+)
 from cantata.flows.wire import FaultInfo
 from cantata.values import Value
 
-DEFAULT_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+DEFAULT_CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+}
 """HTTP status → the code of a rejection without one of its own."""
 
 
 class ErrorDetail(Value):
     """The reason why a request was rejected."""
 
-    code: str = Field(description="for programs: bad_request, unauthorized, unknown_run, rate_limited, unavailable, ...")
+    code: str = Field(
+        description="for programs: bad_request, unauthorized, unknown_run, rate_limited, unavailable, ..."
+    )
     message: str = Field(description="for people: what is wrong, where, what to do")
     faults: list[FaultInfo] = Field(default_factory=list, description="all faults of the request, if it has any")
 
@@ -31,7 +48,9 @@ class ErrorBody(Value):
 class RequestRejected(CantataError):
     """A request that is rejected. `retry_after_s` is 0 if the same request would fail again."""
 
-    def __init__(self, status: int, message: str, *, code: str = "", faults: tuple[Fault, ...] = (), retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, status: int, message: str, *, code: str = "", faults: tuple[Fault, ...] = (), retry_after_s: float = 0.0
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code or DEFAULT_CODES.get(status, "error")
@@ -41,7 +60,9 @@ class RequestRejected(CantataError):
     @property
     def body(self) -> ErrorBody:
         """Return the JSON body."""
-        faults = [FaultInfo(message=_safe(fault.message), where=_safe(fault.where), line=fault.line) for fault in self.faults]
+        faults = [
+            FaultInfo(message=_safe(fault.message), where=_safe(fault.where), line=fault.line) for fault in self.faults
+        ]
         return ErrorBody(error=ErrorDetail(code=self.code, message=_safe(str(self)), faults=faults))
 
 
@@ -72,7 +93,9 @@ def rejection_of(error: BaseException | None) -> RequestRejected | None:
         case StoredDataError():
             return RequestRejected(500, message, code="unreadable")
         case RedisRefusal() if not is_outage(error):
-            return RequestRejected(500, f"what is stored here cannot be read ({unreadable(error)}); delete it", code="unreadable")
+            return RequestRejected(
+                500, f"what is stored here cannot be read ({unreadable(error)}); delete it", code="unreadable"
+            )
         case UnknownRunError():
             return RequestRejected(404, message, code="unknown_run")
         case UnavailableError() | RedisFailure():

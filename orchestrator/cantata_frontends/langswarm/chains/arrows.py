@@ -57,14 +57,20 @@ def unfold(part: ConfigPart, names: ArrowNames) -> list[JsonValue]:
     steps: list[JsonValue] = []
     for before, stage, after in zip([None, *stages], stages, [*stages[1:], None], strict=False):
         if stage.is_choice and (before is None or len(before.ids) > 1):
-            part.fault(f"{' | '.join(stage.names)!r} needs one step before it, whose answer names the one that is meant")
+            part.fault(
+                f"{' | '.join(stage.names)!r} needs one step before it, whose answer names the one that is meant"
+            )
         if after is None:
             output: JsonValue = {"to": "user"} if to_user else {}
         else:
             output = {"to": _choice(stage.ids[0], after)} if after.is_choice else {}
         for name, step_id in zip(stage.names, stage.ids, strict=True):
             depends_on: list[JsonValue] = [*before.ids] if before else []
-            step: dict[str, JsonValue] = {_key(part, name, names): name, "input": _input(before), "depends_on": depends_on}
+            step: dict[str, JsonValue] = {
+                _key(part, name, names): name,
+                "input": _input(before),
+                "depends_on": depends_on,
+            }
             steps.append({"id": step_id, **step, **({"output": output} if output else {})})
     return steps
 

@@ -78,13 +78,17 @@ class _Compiler:
         jumps = {step.id: jump for step in listed if (jump := self._jump(step)) is not None}
         step_nodes = {step.id: self._draw(step, routes[step.id], jumps.get(step.id), {}) for step in listed}
         bodies = [
-            self._body(self._steps[body], self._steps[loop]) for body, loop in self._bodies.items() if self._steps[body].kind != FAULTY
+            self._body(self._steps[body], self._steps[loop])
+            for body, loop in self._bodies.items()
+            if self._steps[body].kind != FAULTY
         ]
         reading = {step_id for step_id, each in step_nodes.items() if self._reads_others(each)}
         found = order(listed, routes, jumps, reading, parallel=self._mode == "parallel")
         self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
-        step_nodes |= {step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()}
+        step_nodes |= {
+            step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()
+        }
         described, timeout_s = (
             self._part.first("description", "name"),
             either(self._part, "timeout", "timeout_seconds").number(least=0.001, most=MAX_DURATION_S),
@@ -118,7 +122,9 @@ class _Compiler:
     def _check_schema(self, listed: Sequence[ChainStep], routes: Mapping[str, Sequence[Route]]) -> None:
         answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
         if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
-            self._part.at("output_schema").warn("'output_schema' has no effect: no step with an agent has 'output.to: user'")
+            self._part.at("output_schema").warn(
+                "'output_schema' has no effect: no step with an agent has 'output.to: user'"
+            )
 
     def _check_reached(
         self,
@@ -135,13 +141,17 @@ class _Compiler:
         reached |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
         for step in listed:
             if step.id not in reached:
-                step.part.fault(f"no step leads to {step.id!r}: no 'output.to' names it, and the step above has an 'output.to' of its own")
+                step.part.fault(
+                    f"no step leads to {step.id!r}: no 'output.to' names it, and the step above has an 'output.to' of its own"
+                )
 
     # --- names ----------------------------------------------------------------------------------------------------------
 
     def _scope(self, step: ChainStep, items: Mapping[str, str], *, behind: bool = False) -> Scope:
         """Return the scope of names in a step; with `behind`, in its `output`."""
-        known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
+        known = {
+            each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")
+        }
         known |= {alias: self._latest(owners, step, behind=behind) for alias, owners in self._aliases.items()}
         agents = {agent: self._values[first] for agent, first in agents_of([*self._steps.values()]).items()}
         for other in self._steps.values():
@@ -152,7 +162,11 @@ class _Compiler:
             if other.id == step.id:
                 break
         before = self._values[step.id] if behind else _ITEM if items and not step.has("input") else _BEFORE
-        formats = {each.id: each.at("output").at("format") for each in self._steps.values() if isinstance(each.at("output").value, dict)}
+        formats = {
+            each.id: each.at("output").at("format")
+            for each in self._steps.values()
+            if isinstance(each.at("output").value, dict)
+        }
         named = {step_id: part.text() for step_id, part in formats.items() if part.value is not None}
         return Scope({**known, **items}, agents, self._variables, before, self._earlier(step, behind=behind), named)
 
@@ -199,7 +213,9 @@ class _Compiler:
             routes = navigation.routes(self._values[step.id])
         if step.kind != "condition" and (word := self._on_error(step)) is not None:
             fields["on_error"] = word
-        step_nodes = StepNode(step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition")
+        step_nodes = StepNode(
+            step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition"
+        )
         when = step.at("condition") if step.kind != "condition" and step.has("condition") else None
         target, rollbacks = self._rollback(step)
         read = read_condition(when, scope) if when is not None else None
@@ -213,7 +229,9 @@ class _Compiler:
             test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
             sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
             if any(isinstance(route, ToUser) for route in _all([*sides[0], *sides[1]])):
-                step.part.fault("a condition leads to steps, not to 'user', who would only get its value; let the step before answer")
+                step.part.fault(
+                    "a condition leads to steps, not to 'user', who would only get its value; let the step before answer"
+                )
             return (ChoiceRoute(((test, sides[0]),), sides[1]),)
         output = step.at("output")
         if output.value is None:
@@ -234,7 +252,9 @@ class _Compiler:
         if step.has("on_error"):
             word = _ON_ERROR.get(step.at("on_error").text())
             if step.has("continue_on_error") and step.at("continue_on_error").boolean() != (word == "skip"):
-                step.at("continue_on_error").fault("'continue_on_error' and 'on_error' contradict each other; write one of them")
+                step.at("continue_on_error").fault(
+                    "'continue_on_error' and 'on_error' contradict each other; write one of them"
+                )
             return word
         if step.has("continue_on_error"):
             return "skip" if step.at("continue_on_error").boolean() else "abort"
@@ -309,7 +329,9 @@ class _Compiler:
         var = loop.at("loop").at("var")
         name = var.text() if var.value is not None else "item"
         if step.has("on_error") and step.at("on_error").text() not in _ON_ERROR:
-            step.at("on_error").fault(f"expected one of {', '.join(map(repr, _ON_ERROR))}; a step to go to belongs on {loop.id!r}")
+            step.at("on_error").fault(
+                f"expected one of {', '.join(map(repr, _ON_ERROR))}; a step to go to belongs on {loop.id!r}"
+            )
         step_nodes = self._draw(step, (), None, {name: _ITEM})
         return {"node_id": step.node, **step_nodes.fields}
 

@@ -22,7 +22,14 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from cantata.values import JsonValue
-from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, parts_of, render, with_dollars
+from cantata_frontends.langswarm.chains.reference_expressions import (
+    Scope,
+    UnreadableError,
+    literal,
+    parts_of,
+    render,
+    with_dollars,
+)
 
 _TOKEN = re.compile(
     r"""
@@ -89,7 +96,9 @@ def equals(left: str, constant: JsonValue) -> str:
 def contains(whole: str, part: str) -> str:
     """Return the condition that a list has an element, or that a text, or any other value as text, contains a text."""
     of_list = f"type({whole}) == 'array' && contains({whole}, {part})"
-    of_text = f"type({whole}) != 'array' && {part} != `null` && contains(to_string(not_null({whole}, '')), to_string({part}))"
+    of_text = (
+        f"type({whole}) != 'array' && {part} != `null` && contains(to_string(not_null({whole}, '')), to_string({part}))"
+    )
     return f"(({of_list}) || ({of_text}))"
 
 
@@ -254,8 +263,14 @@ class _Parser:
     def _truth(self, value: _Value) -> str:
         """Return the condition that a value is truthy: not missing, empty, 0 or false, nor a text of these."""
         if value.is_constant:
-            if isinstance(value.constant, str) and _parsed_constant(value.constant) is None and value.constant not in ("", *_FALSE):
-                raise UnreadableError(f"{value.constant!r} is a text, which always holds; {_reference_hint(value.constant)}")
+            if (
+                isinstance(value.constant, str)
+                and _parsed_constant(value.constant) is None
+                and value.constant not in ("", *_FALSE)
+            ):
+                raise UnreadableError(
+                    f"{value.constant!r} is a text, which always holds; {_reference_hint(value.constant)}"
+                )
             return literal(bool(value.constant) and str(value.constant) not in _FALSE)
         if value.is_condition:
             return value.expression
@@ -265,7 +280,9 @@ class _Parser:
 def _compared(left: _Value, operator: str, right: _Value) -> str:
     if left.is_constant and right.is_constant:
         words = [each.constant for each in (left, right) if isinstance(each.constant, str)]
-        raise UnreadableError(f"both sides of {operator!r} are the same in every run; {_reference_hint(words[0] if words else '')}")
+        raise UnreadableError(
+            f"both sides of {operator!r} are the same in every run; {_reference_hint(words[0] if words else '')}"
+        )
     if operator in ("==", "!="):
         same = _same(left, right)
         return f"({same})" if operator == "==" else negated(same)
@@ -324,7 +341,11 @@ def _balanced(row: Sequence[str], operator: str) -> str:
 
 
 def _reference_hint(text: str) -> str:
-    return f"write ${{{text}}} for the output of a step" if text.isidentifier() else "write ${...} for the output of a step"
+    return (
+        f"write ${{{text}}} for the output of a step"
+        if text.isidentifier()
+        else "write ${...} for the output of a step"
+    )
 
 
 def _condition(expression: str) -> _Value:

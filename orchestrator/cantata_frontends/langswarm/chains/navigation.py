@@ -17,8 +17,19 @@ from cantata_frontends.langswarm.chains.steps import ChainStep
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 
 _MODES = ("manual", "conditional", "hybrid")
-_KEYS = ("mode", "available_steps", "steps", "rules", "fallback_step", "prompt_template", "max_attempts", "timeout_seconds")
-_PROMPT = "Then choose the step that comes next, as `step` of your answer; `response` is what you have to say. The steps:"
+_KEYS = (
+    "mode",
+    "available_steps",
+    "steps",
+    "rules",
+    "fallback_step",
+    "prompt_template",
+    "max_attempts",
+    "timeout_seconds",
+)
+_PROMPT = (
+    "Then choose the step that comes next, as `step` of your answer; `response` is what you have to say. The steps:"
+)
 
 _ORDERS = ("gt", "lt", "gte", "lte")
 _OPERATORS: Mapping[str, Callable[[str, JsonValue], str]] = {
@@ -56,10 +67,18 @@ class Navigation:
             prompt = f"{{input}}\n\n{_PROMPT}\n{options}"
         else:
             prompt = self.prompt.replace("{available_steps}", options).replace("{context}", "{input}")
-        schema = {"type": "object", "properties": {"step": {"enum": [*self.options]}, "response": {"type": "string"}}, "required": ["step"]}
+        schema = {
+            "type": "object",
+            "properties": {"step": {"enum": [*self.options]}, "response": {"type": "string"}},
+            "required": ["step"],
+        }
         trials = {} if self.trials is None else {"trials": self.trials}
         timeout = {} if self.timeout_s is None else {"timeout_s": self.timeout_s}
-        return {"instructions": [prompt], "output": OutputSchema.model_validate({"schema": schema, **trials}), **timeout}
+        return {
+            "instructions": [prompt],
+            "output": OutputSchema.model_validate({"schema": schema, **trials}),
+            **timeout,
+        }
 
     def routes(self, value: str) -> tuple[Route, ...]:
         """Return the routes from a step with this output."""
@@ -86,7 +105,9 @@ def read_navigation(step: ChainStep, steps: Mapping[str, ChainStep], value: str)
     options = dict(_options(either(part, "available_steps", "steps"), steps))
     rules = _rules(part.at("rules"), steps, value) if mode != "manual" else []
     if mode == "manual" and part.has("rules"):
-        part.at("rules").warn("'rules' have no effect in mode 'manual'; in mode 'hybrid' they come before the agent's choice")
+        part.at("rules").warn(
+            "'rules' have no effect in mode 'manual'; in mode 'hybrid' they come before the agent's choice"
+        )
     asks = mode != "conditional"
     if asks and not options:
         part.fault("name the steps to choose among in 'available_steps'")
@@ -98,10 +119,14 @@ def read_navigation(step: ChainStep, steps: Mapping[str, ChainStep], value: str)
         fallback = None
     trials = part.at("max_attempts").count(least=1)
     return Navigation(
-        options, rules, asks, fallback, None if trials is None else trials - 1,
+        options,
+        rules,
+        asks,
+        fallback,
+        None if trials is None else trials - 1,
         part.at("timeout_seconds").number(least=0.001, most=MAX_DURATION_S),
         part.at("prompt_template").text() if part.has("prompt_template") else None,
-    )  # fmt: skip
+    )
 
 
 def _options(part: ConfigPart, steps: Mapping[str, ChainStep]) -> list[tuple[str, str]]:
@@ -123,7 +148,13 @@ def _rules(part: ConfigPart, steps: Mapping[str, ChainStep], value: str) -> list
         if not item.at("target_step").is_known(target, steps, "step"):
             continue
         tests = [test for each in item.at("conditions").items() if (test := _test(each, value))]
-        found.append((item.at("priority").number(least=-1e9) or 0, " && ".join(f"({test})" for test in tests) or literal(True), target))
+        found.append(
+            (
+                item.at("priority").number(least=-1e9) or 0,
+                " && ".join(f"({test})" for test in tests) or literal(True),
+                target,
+            )
+        )
     return [(test, target) for _, test, target in sorted(found, key=lambda rule: -rule[0])]
 
 
@@ -143,6 +174,8 @@ def _test(part: ConfigPart, value: str) -> str | None:
         return None
     scope = Scope(steps={"output": value, "response": value})
     if path[0] == "context":
-        part.at("field").fault("a rule refers to the output of its own step, such as 'output.priority'; use 'output.to' for anything else")
+        part.at("field").fault(
+            "a rule refers to the output of its own step, such as 'output.priority'; use 'output.to' for anything else"
+        )
     name = part.at("field").text() if path[0] == "output" else f"output.{part.at('field').text()}"
     return _OPERATORS[operator](scope.expression(name), constant)

@@ -69,9 +69,19 @@ class NodeEmitter:
         if not self._answers:
             for step, conditions in self._last():
                 self._answer(step.id, step.value, conditions)
-        answers = {name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})" for name, given in self._answers.items()}
+        answers = {
+            name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})"
+            for name, given in self._answers.items()
+        }
         nodes = [ChainNode.model_validate(fields) for fields in (*self._nodes.values(), *self.bodies)]
-        return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, dropped=self._dropped, timeout_s=timeout_s)
+        return Chain(
+            nodes=nodes,
+            entry_node=entry,
+            description=description,
+            answers=answers,
+            dropped=self._dropped,
+            timeout_s=timeout_s,
+        )
 
     def _entry(self) -> str:
         first = self._all_of("begin", [self._enter(step_id) for step_id in self.order.first])
@@ -85,15 +95,28 @@ class NodeEmitter:
         """Yield the steps that no step follows or reads, with the conditions for that; for a condition, the steps before it."""
         order, read = self.order, self._read_by_others()
         leading = {needed for needs in order.waits_for.values() for needed in needs}
-        ends = [step for step in self.steps.values() if not (order.after[step.id] or order.passed.get(step.id) or step.id in leading)]
-        for step in [step for step in ends if step.routes or step.node not in read] or ends:  # what leads back is read in the next round
-            sources = [each for each in self.steps.values() if step.id in order.after[each.id]] if step.is_branch else [step]
+        ends = [
+            step
+            for step in self.steps.values()
+            if not (order.after[step.id] or order.passed.get(step.id) or step.id in leading)
+        ]
+        for step in [
+            step for step in ends if step.routes or step.node not in read
+        ] or ends:  # what leads back is read in the next round
+            sources = (
+                [each for each in self.steps.values() if step.id in order.after[each.id]] if step.is_branch else [step]
+            )
             yield from ((each, conditions) for conditions in _ends(step.routes, ()) for each in sources)
 
     def _read_by_others(self) -> set[str]:
         """Return the nodes whose output another node reads."""
         nodes = {str(fields["node_id"]): fields for fields in (*self._nodes.values(), *self.bodies)}
-        return {source for node, fields in nodes.items() for source in nodes_read(fields) if node not in (source, f"{source}.when")}
+        return {
+            source
+            for node, fields in nodes.items()
+            for source in nodes_read(fields)
+            if node not in (source, f"{source}.when")
+        }
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +126,13 @@ class NodeEmitter:
         deps: list[JsonValue] = [needed.node for needed in waits if needed.when is None]
         if step.when is not None:
             guard = self._enter(step.id)
-            self._nodes[guard] = {"node_id": guard, "kind": "branch", "condition": step.when, "true_node": step.node, "deps": deps}
+            self._nodes[guard] = {
+                "node_id": guard,
+                "kind": "branch",
+                "condition": step.when,
+                "true_node": step.node,
+                "deps": deps,
+            }
         elif deps:
             fields["deps"] = deps
         self._nodes[step.node] = fields
@@ -136,7 +165,9 @@ class NodeEmitter:
         for route in step.routes:
             if isinstance(route, ChoiceRoute):
                 for side, (test, inner) in zip(("true_node", "false_node"), route.ways, strict=True):
-                    targets = self._targets(step, inner, (test,)) or [self._enter(each) for each in self.order.passed[step.id]]
+                    targets = self._targets(step, inner, (test,)) or [
+                        self._enter(each) for each in self.order.passed[step.id]
+                    ]
                     fields[side] = _one(targets)
 
     def _on_error(self, step: StepNode, fields: Fields, ways: Sequence[str]) -> None:
@@ -201,7 +232,9 @@ class NodeEmitter:
 
     def _answer(self, name: str, value: str, conditions: tuple[str, ...]) -> None:
         """Add a value to the answers, on the conditions of the way to it."""
-        self._answers.setdefault(name, []).append(f"([{value}][?{' && '.join(conditions)}] | [0])" if conditions else value)
+        self._answers.setdefault(name, []).append(
+            f"([{value}][?{' && '.join(conditions)}] | [0])" if conditions else value
+        )
 
     def _all_of(self, name: str, targets: Sequence[str]) -> str:
         """Return a node that leads to all of these: the only one, or a new branch."""
@@ -218,7 +251,10 @@ class NodeEmitter:
 def nodes_read(fields: Fields) -> set[str]:
     """Return the nodes whose outputs the expressions of a node read."""
     mapped = fields.get("input_map")
-    texts = [*(mapped.values() if isinstance(mapped, dict) else ()), *(fields[key] for key in ("condition", "items_path") if key in fields)]
+    texts = [
+        *(mapped.values() if isinstance(mapped, dict) else ()),
+        *(fields[key] for key in ("condition", "items_path") if key in fields),
+    ]
     return set().union(*(reads(str(text)) for text in texts))
 
 

@@ -43,7 +43,12 @@ def targets_of(routes: Sequence[Route]) -> Iterator[str]:
 
 
 def order(
-    steps: Sequence[ChainStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
+    steps: Sequence[ChainStep],
+    routes: Mapping[str, Sequence[Route]],
+    jumps: Mapping[str, str],
+    reading: Set[str],
+    *,
+    parallel: bool,
 ) -> Order:
     """Return the order of steps.
 
@@ -56,19 +61,30 @@ def order(
 
 class _Ordering:
     def __init__(
-        self, steps: Sequence[ChainStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], *, parallel: bool
+        self,
+        steps: Sequence[ChainStep],
+        routes: Mapping[str, Sequence[Route]],
+        jumps: Mapping[str, str],
+        *,
+        parallel: bool,
     ) -> None:
         self._steps = steps
         self._routes = routes
         self._jumps = jumps
         self._parallel = parallel
         self._place = {step.id: location for location, step in enumerate(steps)}
-        self._fans = {step.id: step.at("fan_key").text() for step in steps if step.has("fan_key") and not step.is_true("is_fan_in")}
+        self._fans = {
+            step.id: step.at("fan_key").text()
+            for step in steps
+            if step.has("fan_key") and not step.is_true("is_fan_in")
+        }
         self._needs = {step.id: self._named(step.names("depends_on"), step.id) for step in steps}
         self._gatherers = {step.id: named for step in steps for named in self._named(step.names("fan_in_id"), step.id)}
         gathering = [step for step in steps if step.is_true("is_fan_in") or step.id in self._gatherers.values()]
         self._gathered = {step.id: self._gathers(step) for step in gathering}
-        self._entered = {target for step in steps for target in self._leads(step) if self._place[target] > self._place[step.id]}
+        self._entered = {
+            target for step in steps for target in self._leads(step) if self._place[target] > self._place[step.id]
+        }
 
     def order(self, reading: Set[str]) -> Order:
         after: dict[str, list[str]] = {step.id: [] for step in self._steps}
@@ -86,8 +102,15 @@ class _Ordering:
 
     def _past(self, step: ChainStep) -> list[str]:
         """Return the next steps of a condition on the side that names none."""
-        named = [self._steps[self._place[target]] for target in self._leads(step) if self._place[target] > self._place[step.id]]
-        below = ([each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one] for one in (step, *named))
+        named = [
+            self._steps[self._place[target]]
+            for target in self._leads(step)
+            if self._place[target] > self._place[step.id]
+        ]
+        below = (
+            [each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one]
+            for one in (step, *named)
+        )
         return next(filter(None, below), [])
 
     def _leads(self, step: ChainStep) -> Iterator[str]:
@@ -125,7 +148,11 @@ class _Ordering:
         if above is None:
             return []
         fan = self._fans.get(above.id)
-        members = [self._steps[self._place[each]] for each, name in self._fans.items() if name == fan] if fan is not None else [above]
+        members = (
+            [self._steps[self._place[each]] for each, name in self._fans.items() if name == fan]
+            if fan is not None
+            else [above]
+        )
         return [member.id for member in members if not self._routes.get(member.id)]
 
     def _above(self, step: ChainStep) -> ChainStep | None:

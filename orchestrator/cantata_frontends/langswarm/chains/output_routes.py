@@ -88,7 +88,9 @@ class Targets:
         match form:
             case "step":
                 if part.at("await").boolean() is False:
-                    part.at("await").fault("'await: false' is not available for a step: the workflow always waits for it")
+                    part.at("await").fault(
+                        "'await: false' is not available for a step: the workflow always waits for it"
+                    )
                 yield from self._named(part.at("step"), part.at("step").text())
             case "invoke":
                 yield from self._invoked(part)
@@ -101,7 +103,9 @@ class Targets:
                 else:
                     yield from self._mapping(inner, scope)
             case "generate_steps":
-                part.fault("generated steps are not available; list the steps to choose among in 'navigation: {available_steps}'")
+                part.fault(
+                    "generated steps are not available; list the steps to choose among in 'navigation: {available_steps}'"
+                )
             case "switch":
                 yield from self._switch(part, scope)
             case _:

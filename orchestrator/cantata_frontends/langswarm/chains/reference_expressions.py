@@ -78,7 +78,9 @@ class Scope:
         known = self._known(parts)
         if known is None:
             names = [*self.steps, *self.agents, *self.variables, *USER_INPUT, "previous_output"]
-            raise UnreadableError(f"{braced(reference)}: there is no name {parts[0]!r}{did_you_mean(str(parts[0]), names)}")
+            raise UnreadableError(
+                f"{braced(reference)}: there is no name {parts[0]!r}{did_you_mean(str(parts[0]), names)}"
+            )
         return known
 
     def _context_path(self, parts: Path, reference: str) -> str:
@@ -87,11 +89,15 @@ class Scope:
                 raise UnreadableError(f"{braced(reference)} is incomplete; write such as ${{context.user_input}}")
             case ["step_outputs", str(step), *rest]:
                 if step not in self.steps:
-                    raise UnreadableError(f"{braced(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
+                    raise UnreadableError(
+                        f"{braced(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}"
+                    )
                 return self._output(step, rest)
             case ["step_outputs"]:
                 return (
-                    "{" + ", ".join(f"{_quoted(step)}: {value}" for step, value in self.earlier.items()) + "}" if self.earlier else "`{}`"
+                    "{" + ", ".join(f"{_quoted(step)}: {value}" for step, value in self.earlier.items()) + "}"
+                    if self.earlier
+                    else "`{}`"
                 )
             case ["step_outputs", *_]:
                 raise UnreadableError(f"{braced(reference)} names no step")
@@ -165,7 +171,9 @@ def render(value: JsonValue, scope: Scope) -> Rendered:
         entries = {key: render(each, scope) for key, each in value.items()}
         if all(each.expression is None for each in entries.values()):
             return Rendered(value)
-        return Rendered(expression="{" + ", ".join(f"{json.dumps(key)}: {each.text}" for key, each in entries.items()) + "}")
+        return Rendered(
+            expression="{" + ", ".join(f"{json.dumps(key)}: {each.text}" for key, each in entries.items()) + "}"
+        )
     if isinstance(value, list):
         items = [render(each, scope) for each in value]
         if all(each.expression is None for each in items):
@@ -268,7 +276,9 @@ def _text(text: str, scope: Scope) -> Rendered:
             _check_braces(piece, scope)
     if not any(isinstance(piece, re.Match) for piece in pieces):
         return Rendered(text)
-    parts = [literal(piece) if isinstance(piece, str) else as_text_expression(scope.expression(piece[1])) for piece in pieces]
+    parts = [
+        literal(piece) if isinstance(piece, str) else as_text_expression(scope.expression(piece[1])) for piece in pieces
+    ]
     return Rendered(expression=f"join('', [{', '.join(parts)}])")
 
 
@@ -280,7 +290,9 @@ def _check_braces(text: str, scope: Scope) -> None:
         )
     for found in _TEMPLATE.finditer(text):
         if _is_reference(found[1], scope):
-            raise UnreadableError(f"{found[0]!r} stands beside ${{...}} and would not be resolved; write ${{{found[1]}}}")
+            raise UnreadableError(
+                f"{found[0]!r} stands beside ${{...}} and would not be resolved; write ${{{found[1]}}}"
+            )
 
 
 def _is_reference(text: str, scope: Scope) -> bool:

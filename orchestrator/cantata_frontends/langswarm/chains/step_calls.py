@@ -75,7 +75,9 @@ class CallBuilder:
                 inner.fault("'no_mcp' needs 'tools': the tools that the agent may call in this step")
         if step.has("tools"):
             own = changes.get("tools", self.symbols.agents[name].tools)
-            changes["tools"] = list(dict.fromkeys([*cast("list[str]", own), *read_tool_list(step.at("tools"), self.symbols)[0]]))
+            changes["tools"] = list(
+                dict.fromkeys([*cast("list[str]", own), *read_tool_list(step.at("tools"), self.symbols)[0]])
+            )
         if navigation is not None and navigation.asks:
             changes |= navigation.changes()
         elif isinstance(schema, dict):
@@ -107,7 +109,9 @@ class CallBuilder:
             name = f"{name}.{step.at('method').text()}"
         names = self.symbols.resolve_tool(part, name, is_called=True) if name else []
         if len(names) > 1:
-            part.fault(f"{name!r} has several methods; choose one in 'method': {', '.join(each.partition('.')[2] for each in names)}")
+            part.fault(
+                f"{name!r} has several methods; choose one in 'method': {', '.join(each.partition('.')[2] for each in names)}"
+            )
         return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
 
     def _function(self, step: ChainStep, scope: Scope) -> Fields:
@@ -131,14 +135,18 @@ class CallBuilder:
     def _transform(self, step: ChainStep, scope: Scope) -> Fields:
         """Return the fields of a transform: a function of the input, or a value with references."""
         part = step.at("transform")
-        function = step.at("function") if step.has("function") else part.at("function") if part.has("function") else None
+        function = (
+            step.at("function") if step.has("function") else part.at("function") if part.has("function") else None
+        )
         if function is None and isinstance(part.value, str) and "${" not in part.value:
             function = part
         if function is None:
             if part.value is None:
                 step.part.fault("a transform needs a 'function', or a value with references")
             if step.has("input"):
-                step.at("input").warn("'input' has no effect on a transform that is a value; use a reference in the value")
+                step.at("input").warn(
+                    "'input' has no effect on a transform that is a value; use a reference in the value"
+                )
             return {"kind": "tool", "name": self.symbols.value_tool(), **_given({"value": part}, scope)}
         if part.has("function"):
             part.check_keys(("function",))
@@ -151,7 +159,9 @@ class CallBuilder:
         for key in ("input", "args"):
             part = step.at(key)
             if isinstance(part.value, dict):
-                given |= {name: each for name, each in part.entries() if not (name == "steps" and step.is_true("is_fan_in"))}
+                given |= {
+                    name: each for name, each in part.entries() if not (name == "steps" and step.is_true("is_fan_in"))
+                }
             elif part.value is not None or (default and key == "input"):
                 name = (self.symbols.first_parameter(tool) if tool in self.symbols.tools else None) or "input"
                 given[name] = part if part.value is not None else replace(part, value="${previous_output}")
@@ -180,7 +190,12 @@ class CallBuilder:
 
     def check(self, schema: Schema) -> Fields:
         """Return the fields of the node that validates the workflow's input."""
-        return {"kind": "tool", "name": self.symbols.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
+        return {
+            "kind": "tool",
+            "name": self.symbols.check_tool(),
+            "input": {"schema": schema},
+            "input_map": {"given": '$."input"'},
+        }
 
     def _loop(self, step: ChainStep, scope: Scope) -> Fields:
         part = step.at("loop")
@@ -188,7 +203,9 @@ class CallBuilder:
         if not part.has("for_each"):
             part.fault("a loop needs 'for_each': a list, or a reference to one")
         elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
-            part.at("for_each").fault(f"expected a list, or a reference to one, found {shown(part.at('for_each').value)}")
+            part.at("for_each").fault(
+                f"expected a list, or a reference to one, found {shown(part.at('for_each').value)}"
+            )
         items = _rendered(part.at("for_each"), scope).text
         if limit := part.at("max").count(least=1):
             items = f"({items})[:{limit}]"
@@ -258,7 +275,9 @@ def _given(parts: Mapping[str, ConfigPart], scope: Scope) -> Fields:
             part.fault(str(error))
     rendered = {name: _rendered(part, scope) for name, part in parts.items()}
     static: dict[str, JsonValue] = {name: each.value for name, each in rendered.items() if each.expression is None}
-    mapped: dict[str, JsonValue] = {name: each.expression for name, each in rendered.items() if each.expression is not None}
+    mapped: dict[str, JsonValue] = {
+        name: each.expression for name, each in rendered.items() if each.expression is not None
+    }
     return {**({"input": static} if static else {}), **({"input_map": mapped} if mapped else {})}
 
 
@@ -287,7 +306,9 @@ def _innermost_fault(part: ConfigPart, scope: Scope) -> ConfigPart:
 def _warn_of_nulls(part: ConfigPart, scope: Scope) -> None:
     """Warn of the references in a part, which can be rendered, whose value is null."""
     for name in undeclared(part.value, scope):
-        part.warn(f"{name!r} is always null, unless a caller passes it: no step has this name, and 'inputs' do not declare it")
+        part.warn(
+            f"{name!r} is always null, unless a caller passes it: no step has this name, and 'inputs' do not declare it"
+        )
     for child in _children(part):
         _warn_of_nulls(child, scope)
 

@@ -73,7 +73,9 @@ def read_steps(part: ConfigPart) -> list[ChainStep]:
         kind = _kind(item)
         step_id = _id(item, kind, taken, given)
         if step_id in taken:
-            item.fault(f"the id {step_id!r} is also the id of the step on line {taken[step_id].document.line(taken[step_id].path)}")
+            item.fault(
+                f"the id {step_id!r} is also the id of the step on line {taken[step_id].document.line(taken[step_id].path)}"
+            )
         if step_id == "user":
             item.fault("the id 'user' means the user in 'output.to'; give the step another id")
         for character in sorted(set(step_id) & set(_FORBIDDEN)):

@@ -45,5 +45,7 @@ probe.call("chain", lambda: (tasks.add.s(1, 2) | tasks.add.s(4))())
 probe.call("chain of two kinds", lambda: (tasks.add.s(0, 0) | tasks.process.s())())
 probe.call("in place", lambda: tasks.add.apply((1, 2)), ends=False)
 probe.wait_for_events("task_app.tasks.add", 6)
-answers = {name: [status, ask(f"/tasks/result/{uuid}")] for name, (uuid, status) in {"added": added, "wrong": wrong}.items()}
+answers = {
+    name: [status, ask(f"/tasks/result/{uuid}")] for name, (uuid, status) in {"added": added, "wrong": wrong}.items()
+}
 probe.finish(more={"answers": answers, "index": ask("/tasks/nowhere")})

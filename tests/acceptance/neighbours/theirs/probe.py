@@ -33,7 +33,10 @@ class Probe:
         signals.after_task_publish.connect(self._on_published)
         threading.Thread(target=self._receive, name="events", daemon=True).start()
         self._until(self._is_received, "an event of the worker")
-        self._until(lambda: self._all_reply(app.control.enable_events(reply=True, timeout=5, limit=1)), "the reply of the worker")
+        self._until(
+            lambda: self._all_reply(app.control.enable_events(reply=True, timeout=5, limit=1)),
+            "the reply of the worker",
+        )
         if use := getattr(sys.modules[module], "use_cantata", None):
             use()
 
@@ -56,7 +59,10 @@ class Probe:
 
     def revoke(self, uuid: str) -> None:
         """Have the worker refuse a task that it has not received yet."""
-        self._until(lambda: self._all_reply(self.app.control.revoke(uuid, reply=True, timeout=5, limit=1)), "the reply of the worker")
+        self._until(
+            lambda: self._all_reply(self.app.control.revoke(uuid, reply=True, timeout=5, limit=1)),
+            "the reply of the worker",
+        )
 
     def finish(self, **more: Any) -> None:
         """Wait for all results, and print everything."""
@@ -73,13 +79,25 @@ class Probe:
             label = self._labels.get(uuid, "")
             if label:
                 self.calls[label]["events"] = events
-        others = [event for uuid, events in self._events.items() if uuid not in self._labels for event in events if event[1] != POLLING]
+        others = [
+            event
+            for uuid, events in self._events.items()
+            if uuid not in self._labels
+            for event in events
+            if event[1] != POLLING
+        ]
         inspected = self.app.control.inspect(timeout=PATIENCE_S, limit=1)
         settings: Any = inspected.conf(with_defaults=True)
         for each in settings.values():
             each["include"].sort()  # which a worker makes of a set
         worker = {"registered": inspected.registered(), "conf": settings, "queues": inspected.active_queues()}
-        seen = {"alone": self.alone, "calls": self.calls, "others": sorted(map(json.dumps, others)), "worker": worker, **more}
+        seen = {
+            "alone": self.alone,
+            "calls": self.calls,
+            "others": sorted(map(json.dumps, others)),
+            "worker": worker,
+            **more,
+        }
         sys.stdout.write("\n" + json.dumps(seen, default=repr))
 
     def expect(self, uuid: str, label: str) -> None:
@@ -89,12 +107,19 @@ class Probe:
 
     def wait_for_events(self, name: str, number: int) -> None:
         """Wait until that many tasks of that name have ended."""
-        self._until(lambda: sum(each[-1][0] in ENDS for each in list(self._events.values()) if each[0][1] == name) >= number, name)
+        self._until(
+            lambda: sum(each[-1][0] in ENDS for each in list(self._events.values()) if each[0][1] == name) >= number,
+            name,
+        )
 
-    def _on_published(self, sender: str = "", headers: Any = None, exchange: str = "", routing_key: str = "", **_: Any) -> None:
+    def _on_published(
+        self, sender: str = "", headers: Any = None, exchange: str = "", routing_key: str = "", **_: Any
+    ) -> None:
         headers = headers or {}
         told = {name: headers.get(name) for name in MESSAGE}
-        self._messages.append({"task": sender, "exchange": exchange, "routing_key": routing_key, **told, "headers": sorted(headers)})
+        self._messages.append(
+            {"task": sender, "exchange": exchange, "routing_key": routing_key, **told, "headers": sorted(headers)}
+        )
 
     def _missing(self) -> list[str]:
         return [label for uuid, label in self._labels.items() if uuid not in self._ended()]
@@ -104,7 +129,9 @@ class Probe:
 
     def _receive(self) -> None:
         with self.app.connection_for_read() as connection:
-            EventReceiver(connection, handlers={"*": self._on_event}, app=self.app).capture(limit=None, timeout=None, wakeup=False)
+            EventReceiver(connection, handlers={"*": self._on_event}, app=self.app).capture(
+                limit=None, timeout=None, wakeup=False
+            )
 
     def _on_event(self, event: dict[str, Any]) -> None:
         self._heard.set()

@@ -24,10 +24,16 @@ def snapshot(app: Celery) -> dict[str, Any]:
     """Return what code that is added to a project could change without being asked."""
     backend: Any = app.backend
     return {
-        "app": [app.main, *(name_of(each) for each in (type(app), app.Task, type(app.loader), type(app.amqp), type(app.log)))],
+        "app": [
+            app.main,
+            *(name_of(each) for each in (type(app), app.Task, type(app.loader), type(app.amqp), type(app.log))),
+        ],
         "backend": [name_of(type(backend)), repr(backend.serializer), repr(backend.expires)],
         "conf": {str(name): _setting(name, value) for name, value in app.conf.table(with_defaults=True).items()},
-        "queues": {name: [queue.exchange.name, queue.exchange.type, queue.routing_key] for name, queue in app.amqp.queues.items()},
+        "queues": {
+            name: [queue.exchange.name, queue.exchange.type, queue.routing_key]
+            for name, queue in app.amqp.queues.items()
+        },
         "routes": {name: repr(app.amqp.router.route({}, name)) for name in sorted(app.tasks)},
         "tasks": {name: _task(task) for name, task in app.tasks.items()},
         "receivers": {name: _receivers(each) for name, each in vars(signals).items() if isinstance(each, Signal)},
@@ -36,9 +42,16 @@ def snapshot(app: Celery) -> dict[str, Any]:
             "environment": sorted(os.environ),
             "threads": sorted(thread.name for thread in threading.enumerate()),
             "sockets": len(_sockets()),
-            "handlers": {str(number): repr(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)},
+            "handlers": {
+                str(number): repr(signal.getsignal(number))
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+            },
             "hooks": [name_of(sys.excepthook), name_of(threading.excepthook), name_of(sys.unraisablehook)],
-            "logging": [logging.root.level, name_of(logging.getLoggerClass()), sorted(map(repr, logging.root.handlers))],
+            "logging": [
+                logging.root.level,
+                name_of(logging.getLoggerClass()),
+                sorted(map(repr, logging.root.handlers)),
+            ],
             "path": sys.path[1:],
         },
     }
@@ -57,7 +70,11 @@ def _setting(name: str, value: Any) -> Any:
 
 def _task(task: Any) -> dict[str, Any]:
     options: dict[str, Any] = {name: repr(getattr(task, name, None)) for name in OPTIONS}
-    return {**options, "bases": [name_of(base) for base in type(task).__mro__[1:]], "backend": name_of(type(task.backend))}
+    return {
+        **options,
+        "bases": [name_of(base) for base in type(task).__mro__[1:]],
+        "backend": name_of(type(task.backend)),
+    }
 
 
 def _receivers(each: Any) -> list[str]:

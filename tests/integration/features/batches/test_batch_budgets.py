@@ -36,7 +36,9 @@ FAILED = ErrorInfo(code="model_error", message="no")
 Ends = Literal["refused", "cached", "paid", "paid in vain", "unpriced"]
 Way = Literal["feed", "provider", "http"]
 MIXED: tuple[Ends, ...] = ("refused", "cached", "paid", "paid", "paid in vain")
-TRIES = settings(max_examples=thorough(15, plain=4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TRIES = settings(
+    max_examples=thorough(15, plain=4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,9 @@ def client(ledger: Ledger) -> Iterator[Client]:
 class Provider:
     """Ends the rows of a batch, each as drawn, and keeps what they cost: the truth that a budget is held against."""
 
-    def __init__(self, client: Client, batch: BatchInfo, random: Random, ends: tuple[Ends, ...], prices: tuple[float, ...]) -> None:
+    def __init__(
+        self, client: Client, batch: BatchInfo, random: Random, ends: tuple[Ends, ...], prices: tuple[float, ...]
+    ) -> None:
         self.client, self.name, self.random, self.ends, self.prices = client, batch.name, random, ends, prices
         self.budget = batch.budget_usd or 0.0
         self.spent, self.called = 0.0, 0
@@ -82,7 +86,11 @@ class Provider:
 
     def _given(self, batch: BatchInfo, run_id: str, rows: list[int]) -> list[int]:
         """Return those of the rows of a run that are in its request."""
-        return rows if batch.mode == "live" else [int(row) for row in json.loads(self.client.ledger.runs.request_of(run_id)[1])["rows"]]
+        return (
+            rows
+            if batch.mode == "live"
+            else [int(row) for row in json.loads(self.client.ledger.runs.request_of(run_id)[1])["rows"]]
+        )
 
     def end_some(self) -> None:
         """End some open runs."""
@@ -114,7 +122,9 @@ class Provider:
             return RowOutcome(usage=usage)
         price = self.random.choice(self.prices)
         self.spent += price
-        return RowOutcome(error=FAILED if how == "paid in vain" else None, usage=usage.model_copy(update={"cost_usd": price}))
+        return RowOutcome(
+            error=FAILED if how == "paid in vain" else None, usage=usage.model_copy(update={"cost_usd": price})
+        )
 
 
 class Caller:
@@ -124,7 +134,11 @@ class Caller:
         self.client, self.way, self.is_sloppy, self.random = client, way, is_sloppy, Random(seed)
         client.redis.flushdb()
         self.mode: BatchMode = "provider" if way == "provider" else "live"
-        self.settings: dict[str, Any] = {"mode": self.mode, "budget_usd": budget, "concurrency": self.random.choice([5, 25, 100])}
+        self.settings: dict[str, Any] = {
+            "mode": self.mode,
+            "budget_usd": budget,
+            "concurrency": self.random.choice([5, 25, 100]),
+        }
         self.name = client.batches.open(way, batch_target(agent="ann"), **self.settings).name
 
     @property
@@ -143,7 +157,9 @@ class Caller:
     def _feed(self, provider: Provider) -> None:
         killed: list[Generator[list[BatchRow], None, None]] = []
         while True:
-            feed = self.client.feed_batch([f"row {number}" for number in range(TOTAL)], agent="ann", name=self.name, **self.settings)
+            feed = self.client.feed_batch(
+                [f"row {number}" for number in range(TOTAL)], agent="ann", name=self.name, **self.settings
+            )
             for group in (groups := feed.groups()):
                 provider.open_rows()
                 if self.is_sloppy and self.random.random() < 0.1:
@@ -165,7 +181,9 @@ class Caller:
             self._acknowledge(provider)
 
     def _retry(self, provider: Provider) -> None:
-        while self.batch.state == "running" or (self.batch.state == "done" and self.batch.failed and not self.batch.round):
+        while self.batch.state == "running" or (
+            self.batch.state == "done" and self.batch.failed and not self.batch.round
+        ):
             with allowed_refusals():
                 self.client.batches.retry_rows(self.name, {})
             if self.batch.state == "done":
@@ -190,7 +208,11 @@ def allowed_refusals() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["feed", "provider", "http"])
-@given(seed=st.integers(0, 2**32), rows=st.integers(1, 80), ends=st.sampled_from([("paid",), MIXED, ("refused", "cached", "paid")]))
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.integers(1, 80),
+    ends=st.sampled_from([("paid",), MIXED, ("refused", "cached", "paid")]),
+)
 @example(seed=440, rows=20, ends=MIXED)
 @TRIES
 def test_rows_of_one_price_cost_no_more_than_the_budget_or_than_ten_of_them(
@@ -211,7 +233,9 @@ def test_rows_of_one_price_cost_no_more_than_the_budget_or_than_ten_of_them(
 @pytest.mark.parametrize("way", ["feed", "http"])
 @given(seed=st.integers(0, 2**32), budget=st.floats(0.001, 1.0))
 @TRIES
-def test_no_row_begins_after_the_budget_is_spent_whatever_rows_cost(client: Client, way: Way, seed: int, budget: float) -> None:
+def test_no_row_begins_after_the_budget_is_spent_whatever_rows_cost(
+    client: Client, way: Way, seed: int, budget: float
+) -> None:
     provider = Caller(client, way, seed, budget, is_sloppy=False).run(MIXED, (0.0001, 0.01, 0.3))
 
     assert provider.most_untried <= UNTRIED
@@ -224,7 +248,9 @@ def test_no_row_begins_after_the_budget_is_spent_whatever_rows_cost(client: Clie
 def test_no_more_than_ten_rows_are_asked_while_their_price_is_not_known(client: Client, way: Way, seed: int) -> None:
     caller = Caller(client, way, seed, 1.0, is_sloppy=True)
 
-    with pytest.raises(ConfigError, match="price of a model of 'ann' is not known, so budget_usd cannot hold; go on without it"):
+    with pytest.raises(
+        ConfigError, match="price of a model of 'ann' is not known, so budget_usd cannot hold; go on without it"
+    ):
         caller.run(("refused", "refused", "unpriced"))
 
     assert caller.provider.called <= UNTRIED

@@ -68,7 +68,9 @@ def test_hundreds_of_readers_cost_one_read_and_each_gets_the_change(store: Batch
     asyncio.run(main())
 
 
-def test_a_reader_that_is_slow_gets_the_newest_state_only(store: BatchStore, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_slow_gets_the_newest_state_only(
+    store: BatchStore, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch_streams, "EVERY_S", 0.01)
     batch = begin(store)
 
@@ -95,7 +97,10 @@ def test_a_batch_that_is_gone_or_unreadable_ends_its_readers_alone(store: BatchS
     async def main() -> None:
         async with streams_of(valkey) as streams:
             with ExitStack() as stack:
-                follow = {name: stack.enter_context(streams.follow(store.key_of(name), batch)) for name, batch in begun.items()}
+                follow = {
+                    name: stack.enter_context(streams.follow(store.key_of(name), batch))
+                    for name, batch in begun.items()
+                }
                 valkey.delete(store.key_of("gone"))
                 valkey.hset(store.key_of("broken"), "identity", "no JSON")
                 deliver(store, begun["good"], 0)

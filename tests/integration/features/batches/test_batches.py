@@ -24,7 +24,13 @@ from cantata.values import JsonValue, Usage
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 
-IDENTITY: dict[str, JsonValue] = {"target": {"kind": "agent", "name": "ann"}, "source": "", "columns": {}, "out": "", "ordered": False}
+IDENTITY: dict[str, JsonValue] = {
+    "target": {"kind": "agent", "name": "ann"},
+    "source": "",
+    "columns": {},
+    "out": "",
+    "ordered": False,
+}
 SETTINGS = {"file": "", "concurrency": "10", "budget_usd": ""}
 COST = Usage(input_tokens=3, output_tokens=2, cost_usd=0.25)
 
@@ -57,9 +63,13 @@ def test_a_row_is_counted_once_however_often_it_is_recorded(store: BatchStore) -
     assert [*store.failed("rows", 0, 3)] == [2]
 
 
-def test_a_batch_is_done_when_all_its_rows_are_delivered_and_only_then_expires(store: BatchStore, valkey: Redis) -> None:
+def test_a_batch_is_done_when_all_its_rows_are_delivered_and_only_then_expires(
+    store: BatchStore, valkey: Redis
+) -> None:
     batch = begin(store)
-    assert store.record(batch, submitted=2, delivered=delivered(0, 1)).state == "running", "how many there are is not known"
+    assert store.record(batch, submitted=2, delivered=delivered(0, 1)).state == "running", (
+        "how many there are is not known"
+    )
     assert {valkey.pttl(key) for key in keys_of(valkey)} == {-1}
 
     assert store.record(batch, total=2).state == "done"
@@ -126,7 +136,9 @@ def test_a_spent_batch_goes_on_with_a_higher_budget_only(store: BatchStore) -> N
     assert begin(store, budget_usd="0.26").state == "running"
 
 
-def test_a_retry_makes_the_failed_rows_undelivered_and_a_late_record_of_the_old_round_counts_nothing(store: BatchStore) -> None:
+def test_a_retry_makes_the_failed_rows_undelivered_and_a_late_record_of_the_old_round_counts_nothing(
+    store: BatchStore,
+) -> None:
     batch = begin(store)
     batch = store.record(batch, submitted=5, total=5, delivered=delivered(0, 1, 2, 3, 4, failed=[1, 4]), out_bytes=500)
 
@@ -134,7 +146,14 @@ def test_a_retry_makes_the_failed_rows_undelivered_and_a_late_record_of_the_old_
 
     assert was_changed
     assert again
-    assert (again.state, again.round, again.delivered, again.failed, again.out_bytes, again.closed_at) == ("running", 1, 3, 0, 300, None)
+    assert (again.state, again.round, again.delivered, again.failed, again.out_bytes, again.closed_at) == (
+        "running",
+        1,
+        3,
+        0,
+        300,
+        None,
+    )
     assert [*store.undelivered("rows", 0, 5)] == [1, 4]
     assert store.record(batch, delivered=delivered(1, failed=[1])).delivered == 3
     assert store.record(again, delivered=delivered(1, 4)).state == "done"
@@ -155,10 +174,18 @@ def test_one_process_feeds_a_batch(store: BatchStore) -> None:
 
 
 def accept(ledger: Ledger, run_id: str, *, batch: str = "", tenant: str = "acme") -> int:
-    settings: dict[str, Any] = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "labels": {"tenant": tenant}}
+    settings: dict[str, Any] = {
+        "kind": "turn",
+        "timeout_s": 60,
+        "max_attempts": 3,
+        "max_steps": 9,
+        "labels": {"tenant": tenant},
+    }
     settings["definitions"] = "{}"
     if batch:
-        return ledger.runs.accept_rows({run_id: "{}"}, batch=batch, queue="coordinator", retention_s=60, **settings)[0].priority
+        return ledger.runs.accept_rows({run_id: "{}"}, batch=batch, queue="coordinator", retention_s=60, **settings)[
+            0
+        ].priority
     return ledger.runs.accept(run_id, request="{}", **settings).priority
 
 
@@ -183,7 +210,14 @@ def test_the_rows_of_a_batch_do_not_lower_the_priority_of_a_persons_turn(ledger:
 
 def test_a_repeated_row_is_the_same_run(ledger: Ledger) -> None:
     rows = {f"run{number}": "{}" for number in range(300)}
-    settings: dict[str, Any] = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "labels": {}, "retention_s": 60}
+    settings: dict[str, Any] = {
+        "kind": "turn",
+        "timeout_s": 60,
+        "max_attempts": 3,
+        "max_steps": 9,
+        "labels": {},
+        "retention_s": 60,
+    }
     settings["queue"] = "coordinator"
 
     first = ledger.runs.accept_rows(rows, batch="/rows", definitions="{}", **settings)
@@ -206,8 +240,10 @@ def test_outcomes_of_many_runs_are_read_at_once(ledger: Ledger) -> None:
     over, gone = outcomes.ended(ledger, ["run-a", "run-b", "run-c", still.run_id, "run-e"])
 
     assert {run_id: (each.state, each.output) for run_id, each in over.items()} == {
-        "run-a": ("succeeded", "yes"), "run-b": ("succeeded", {"label": "x" * 100_000}), "run-c": ("failed", None),
-    }  # fmt: skip
+        "run-a": ("succeeded", "yes"),
+        "run-b": ("succeeded", {"label": "x" * 100_000}),
+        "run-c": ("failed", None),
+    }
     reason = over["run-c"].error
     assert reason
     assert reason.step == "answer"
@@ -226,15 +262,27 @@ def test_a_dropped_run_leaves_nothing(ledger: Ledger, valkey: Redis) -> None:
     ledger.leases.sweep_all()
 
     assert not [key for run_id in ("run-a", "run-b") for key in valkey.scan_iter(match=f"*:run:{run_id}*")]
-    kept = {part: [shard for shard in range(SHARDS) if valkey.exists(f"{shard_key(None, shard)}:{part}")] for part in ("sizes", "finished")}
+    kept = {
+        part: [shard for shard in range(SHARDS) if valkey.exists(f"{shard_key(None, shard)}:{part}")]
+        for part in ("sizes", "finished")
+    }
     assert kept == {"sizes": [], "finished": []}
     assert ledger.runs.status("run-c") == "running"
 
 
 def test_rows_are_listed_only_by_a_search_so_that_they_hide_no_other_runs(ledger: Ledger) -> None:
-    settings: dict[str, Any] = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "retention_s": 60, "queue": "agents"}
+    settings: dict[str, Any] = {
+        "kind": "turn",
+        "timeout_s": 60,
+        "max_attempts": 3,
+        "max_steps": 9,
+        "retention_s": 60,
+        "queue": "agents",
+    }
     Play(ledger, "own")
-    ledger.runs.accept_rows({f"row{n}": "{}" for n in range(30)}, batch="/labels", definitions="{}", labels={"batch": "labels"}, **settings)
+    ledger.runs.accept_rows(
+        {f"row{n}": "{}" for n in range(30)}, batch="/labels", definitions="{}", labels={"batch": "labels"}, **settings
+    )
 
     assert [run.run_id for run in listing.find_page(ledger, listing.RunFilter()).runs] == ["own"]
     assert len(listing.find_page(ledger, listing.RunFilter(text="batch=labels")).runs) == 30
@@ -245,7 +293,10 @@ def test_a_batch_past_its_share_of_failures_is_posted_once_in_a_round(ledger: Le
         "tenth": Alert(on="batch_failures", webhook="ops"), "half": Alert(on="batch_failures", webhook="ops", share=0.5),
         "other": Alert(on="batch_failures", webhook="ops", name="multiplying"),
     }  # fmt: skip
-    client = Client(url_of(ledger.redis), config=Definitions(webhooks={"ops": Webhook(url="https://hooks.example.com/ops")}, alerts=alerts))
+    client = Client(
+        url_of(ledger.redis),
+        config=Definitions(webhooks={"ops": Webhook(url="https://hooks.example.com/ops")}, alerts=alerts),
+    )
     batch = client.batches.open("sums", batch_target(chain="adding"))
 
     def deliver(first: int, status: RunState) -> list[str]:
@@ -260,10 +311,14 @@ def test_a_batch_past_its_share_of_failures_is_posted_once_in_a_round(ledger: Le
     client.close()
 
 
-@pytest.mark.parametrize(("target", "row"), [("dialy", {"day": "monday"}), ("daily", "a text"), ("daily", {"text": "monday"})])
+@pytest.mark.parametrize(
+    ("target", "row"), [("dialy", {"day": "monday"}), ("daily", "a text"), ("daily", {"text": "monday"})]
+)
 def test_a_batch_that_cannot_begin_leaves_its_name_free(ledger: Ledger, target: str, row: Row) -> None:
     node = ChainNode(node_id="note", kind="tool", name="note", input_map={"obj": "input.day"})
-    daily = Definitions(tools={"note": Tool(function="json:dumps")}, chains={"daily": Chain(nodes=[node], entry_node="note")})
+    daily = Definitions(
+        tools={"note": Tool(function="json:dumps")}, chains={"daily": Chain(nodes=[node], entry_node="note")}
+    )
     client = Client(url_of(ledger.redis), config=daily)
 
     with pytest.raises(ConfigError):

@@ -26,7 +26,11 @@ def planned(ledger: Ledger) -> Play:
 
 def others(play: Play) -> list[str]:
     """The runs of the shard beside that of a play."""
-    return [run_id for run_id in cast("list[str]", play.ledger.redis.zrange(f"{play.shard}:runs", 0, -1)) if run_id != play.run_id]
+    return [
+        run_id
+        for run_id in cast("list[str]", play.ledger.redis.zrange(f"{play.shard}:runs", 0, -1))
+        if run_id != play.run_id
+    ]
 
 
 @pytest.mark.parametrize("batch", ["batch_7", None], ids=["created", "under way"])

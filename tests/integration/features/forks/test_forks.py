@@ -36,7 +36,9 @@ class Anew(Play):
     def kept(self) -> list[str]:
         """The steps that were taken over, besides the first."""
         over = self.ledger.reader.read(self.run_id).steps.values()
-        return sorted(step.step_id for step in over if step.attempt == 0 and step.state == "done" and step.step_id != "@start")
+        return sorted(
+            step.step_id for step in over if step.attempt == 0 and step.state == "done" and step.step_id != "@start"
+        )
 
 
 def near(run_id: str) -> str:
@@ -52,7 +54,15 @@ def diamond(ledger: Ledger) -> Play:
     """a before b and c, both before d; e beside them."""
     play = Play(ledger)
     edges = (*fan_in(("b", "c"), "d"), *row("a", "b"), *row("a", "c"))
-    play.plan(work("a"), work("b"), work("c"), work("d", reads={"b": "b", "c": "c"}), work("e"), edges=edges, terminals=("d", "e"))
+    play.plan(
+        work("a"),
+        work("b"),
+        work("c"),
+        work("d", reads={"b": "b", "c": "c"}),
+        work("e"),
+        edges=edges,
+        terminals=("d", "e"),
+    )
     for step_id in "abcde":
         play.do(step_id, step_id.upper())
     return play
@@ -136,7 +146,9 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
     ledger.redis.zrem(f"{shard_key(None, shard_of('run'))}:ready", *(f"{near('run')}|{each.step_id}" for each in first))
     ledger.redis.hincrby(definitions_key(None, shard_of("run"), definitions_digest("{}")), "runs", -1)
     dropped = itertools.cycle((True, False))
-    monkeypatch.setattr("cantata.operation.fault_points.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped))
+    monkeypatch.setattr(
+        "cantata.operation.fault_points.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped)
+    )
 
     again = made(ledger, near("run"), fork)
 
@@ -157,9 +169,15 @@ def before_the_fork(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, act: Callab
 
 
 @pytest.mark.parametrize("part", [":out", ":state", ":logged", ":log", ":backlog:map"])
-def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
     fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
-    before_the_fork(ledger, monkeypatch, lambda place: ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}"))
+    before_the_fork(
+        ledger,
+        monkeypatch,
+        lambda place: ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}"),
+    )
 
     with pytest.raises(CantataError, match="evicted"):
         made(ledger, near("run"), fork)
@@ -269,7 +287,9 @@ def test_what_cannot_be_forked_is_told(ledger: Ledger) -> None:
 
 def test_a_retry_does_what_failed_and_what_was_stopped(ledger: Ledger) -> None:
     play = Play(ledger)
-    play.plan(work("a"), work("b"), work("c"), work("d"), edges=(*fan_in(("b", "c"), "d"), *row("a", "b"), *row("a", "c")))
+    play.plan(
+        work("a"), work("b"), work("c"), work("d"), edges=(*fan_in(("b", "c"), "d"), *row("a", "b"), *row("a", "c"))
+    )
     play.do("a")
     begun = play.begin("c")
     play.fail("b")
@@ -302,7 +322,9 @@ def test_a_retry_of_a_cancelled_run_goes_on_where_it_was(ledger: Ledger) -> None
 def test_failures_that_the_graph_bore_stand(ledger: Ledger) -> None:
     play = Play(ledger)
     steps = work("skips", on_error="skip"), work("jumps", on_error="jump"), work("mends"), work("fails")
-    play.plan(*steps, edges=(Edge(source="jumps", target="mends", label="failed"), Edge(source="skips", target="fails")))
+    play.plan(
+        *steps, edges=(Edge(source="jumps", target="mends", label="failed"), Edge(source="skips", target="fails"))
+    )
     play.fail("skips")
     play.fail("jumps")
     play.do("mends")
@@ -342,7 +364,13 @@ def test_all_of_a_run_may_be_planned_anew(ledger: Ledger) -> None:
 def rounds(ledger: Ledger, *, last: str = "done") -> Play:
     """An agent that called a tool twice and then answered, before another step."""
     play = Play(ledger)
-    play.plan(work("x"), work("agent"), work("after", reads={"agent": "agent"}), edges=row("x", "agent", "after"), terminals=("after",))
+    play.plan(
+        work("x"),
+        work("agent"),
+        work("after", reads={"agent": "agent"}),
+        edges=row("x", "agent", "after"),
+        terminals=("after",),
+    )
     play.do("x")
     play.do("agent", 0, fragment=Graph(steps=(work("t0"), work("r1")), edges=row("t0", "r1"), exit="r1"))
     play.do("t0")
@@ -396,9 +424,11 @@ def mapped(count: int, *, window: int = 2, on_error: str = "abort") -> Graph:
     """A map as the chains grow it."""
     item = work("map/*", on_error=on_error, window="map", scope="map")
     return Graph(
-        steps=(item, work("map/gather")), edges=(Edge(source="map/*", target="map/gather", wakes=False),),
-        items=ItemSteps(like="map/*", prefix="map", given=tuple(range(count)), window=window), exit="map/gather",
-    )  # fmt: skip
+        steps=(item, work("map/gather")),
+        edges=(Edge(source="map/*", target="map/gather", wakes=False),),
+        items=ItemSteps(like="map/*", prefix="map", given=tuple(range(count)), window=window),
+        exit="map/gather",
+    )
 
 
 def test_finished_items_of_a_map_stand(ledger: Ledger) -> None:
@@ -428,7 +458,12 @@ def test_an_item_that_grew_is_under_way_in_its_window(ledger: Ledger) -> None:
     play.plan(work("map"))
     play.do("map", 4, fragment=mapped(4))
     turn = work("map/0/r1", window="map", scope="map")
-    play.do("map/0", fragment=Graph(steps=(work("map/0/t0", scope="map/0"), turn), edges=row("map/0/t0", "map/0/r1"), exit="map/0/r1"))
+    play.do(
+        "map/0",
+        fragment=Graph(
+            steps=(work("map/0/t0", scope="map/0"), turn), edges=row("map/0/t0", "map/0/r1"), exit="map/0/r1"
+        ),
+    )
     play.do("map/1")
     play.do("map/0/t0")
     play.fail("map/0/r1")
@@ -479,16 +514,26 @@ def loop(ledger: Ledger, most: int) -> Play:
 
 def another_round(n: int) -> Graph:
     return Graph(
-        steps=(work(f"body#{n}"), work(f"branch#{n}")), edges=row(f"body#{n}", f"branch#{n}"),
-        names={"body": f"body#{n}", "branch": f"branch#{n}"}, exit=f"branch#{n}", scoped=False,
-    )  # fmt: skip
+        steps=(work(f"body#{n}"), work(f"branch#{n}")),
+        edges=row(f"body#{n}", f"branch#{n}"),
+        names={"body": f"body#{n}", "branch": f"branch#{n}"},
+        exit=f"branch#{n}",
+        scoped=False,
+    )
 
 
 def test_a_loop_is_done_anew_from_a_round(ledger: Ledger) -> None:
     anew = Anew(loop(ledger, 3), "body#2")
 
     assert anew.sends == ["body#2"]
-    assert sorted(ledger.reader.read(anew.run_id).steps) == ["@start", "body#1", "body#2", "branch#1", "branch#2", "out"]
+    assert sorted(ledger.reader.read(anew.run_id).steps) == [
+        "@start",
+        "body#1",
+        "body#2",
+        "branch#1",
+        "branch#2",
+        "out",
+    ]
     anew.do("body#2", "two")
     assert sent(anew.do("branch#2", False, takes=("done", "false"))) == ["out"]
     assert anew.begin("out").inputs == {"body": "two"}
@@ -509,7 +554,10 @@ def test_a_scope_that_failed_is_tried_again_inside(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("parent"), work("after"), edges=row("parent", "after"))
     inside = work("x", scope="parent"), work("y", scope="parent"), work("end")
-    play.do("parent", fragment=Graph(steps=inside, edges=(Edge(source="x", target="end", wakes=False), *row("y", "end")), exit="end"))
+    play.do(
+        "parent",
+        fragment=Graph(steps=inside, edges=(Edge(source="x", target="end", wakes=False), *row("y", "end")), exit="end"),
+    )
     play.fail("x")
     assert play.words("x", "y", "end", "after") == "failed skipped failed skipped"
 

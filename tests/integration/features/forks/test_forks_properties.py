@@ -53,8 +53,12 @@ class Forks(Runs):
             self.go_on()
         run = self.check(kept)
         assert run.status == "succeeded", "what is done anew is done well"
-        assert all(run.cells[step_id].word == source.cells[step_id].word and not run.cells[step_id].attempt for step_id in kept)
-        assert all(run.outs.get(step_id) == source.outs.get(step_id) for step_id in kept - {"@start"}), "outputs are taken over"
+        assert all(
+            run.cells[step_id].word == source.cells[step_id].word and not run.cells[step_id].attempt for step_id in kept
+        )
+        assert all(run.outs.get(step_id) == source.outs.get(step_id) for step_id in kept - {"@start"}), (
+            "outputs are taken over"
+        )
         assert all(run.cells[step_id].attempt <= 1 for step_id in anew)
         invariants.check_keys(self.redis, FORK)
         for key in self.redis.scan_iter(match=f"{SHARD}:run:{FORK}*"):

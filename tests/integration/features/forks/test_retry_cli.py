@@ -35,13 +35,17 @@ def test_a_run_is_retried_once_unless_asked_again(ledger: Ledger, monkeypatch: p
     assert "run nope is not retried" in first.stderr
     assert f"run run0 was retried as {made}" in refused.stderr
     assert json.loads(run("show", "run0", "--json").stdout)["retried_as"] == retried[0] != made
-    assert f"retried as {retried[1]}" in next(line for line in run("list").stdout.splitlines() if line.startswith("run1 "))
+    assert f"retried as {retried[1]}" in next(
+        line for line in run("list").stdout.splitlines() if line.startswith("run1 ")
+    )
     assert load.recent_outcomes(ledger.redis)["retried"] == 2
     assert load.measure(ledger.redis).totals["retried"] == 2
     assert run("list", "--search", "nothing like it").stderr.endswith("no run matches\n")
 
 
-def test_runs_are_retried_and_cancelled_by_filters_after_a_question(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_retried_and_cancelled_by_filters_after_a_question(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REDIS_URL", f"unix://{ledger.redis.connection_pool.connection_kwargs['path']}")
     for number in range(5):
         play = Play(ledger, f"run{number}", text="Pay", definitions='{"agents": {"it": {"model": "openai/x"}}}')
@@ -49,7 +53,9 @@ def test_runs_are_retried_and_cancelled_by_filters_after_a_question(ledger: Ledg
         if number < 3:
             play.fail("a")
 
-    assert run("retry").exit_code == run("retry", "run0", "--status", "failed").exit_code == run("cancel").exit_code == 2
+    assert (
+        run("retry").exit_code == run("retry", "run0", "--status", "failed").exit_code == run("cancel").exit_code == 2
+    )
     assert "such as 90s" in run("cancel", "--since", "soon").stderr
     assert "no run matches that can be retried" in run("retry", "--status", "succeeded").stderr
     asked = run("retry", "--status", "failed", "--since", "1h", "--detach")

@@ -53,15 +53,25 @@ def steps(ledger: Ledger, **wanted: object) -> list[str]:
     return [item.step for item in items(ledger, **wanted)]
 
 
-def parked(ledger: Ledger, run_id: str, *names: str, labels: dict[str, str] | None = None, **options: JsonValue) -> Play:
+def parked(
+    ledger: Ledger, run_id: str, *names: str, labels: dict[str, str] | None = None, **options: JsonValue
+) -> Play:
     play = Play(ledger, run_id, labels=labels)
-    play.plan(*(asks(name, **options) for name in names), work(f"after-{names[0]}"), edges=row(names[0], f"after-{names[0]}"))
+    play.plan(
+        *(asks(name, **options) for name in names), work(f"after-{names[0]}"), edges=row(names[0], f"after-{names[0]}")
+    )
     return play
 
 
 def test_an_item_has_the_question_its_context_and_its_run(ledger: Ledger) -> None:
     play = Play(ledger, text="Pay 3 for tea", labels={"tenant": "shop", "team": "sales"})
-    play.plan(wait("pay", timeout_s=HOUR_S, params={"asks": {"amount": 3}, "wait": {"question": "Pay it?", "answer_schema": SCHEMA}}))
+    play.plan(
+        wait(
+            "pay",
+            timeout_s=HOUR_S,
+            params={"asks": {"amount": 3}, "wait": {"question": "Pay it?", "answer_schema": SCHEMA}},
+        )
+    )
 
     (item,) = items(ledger)
 
@@ -74,8 +84,12 @@ def test_an_item_has_the_question_its_context_and_its_run(ledger: Ledger) -> Non
     assert inbox.find(ledger, "run", "other") is None
 
 
-@pytest.mark.parametrize(("context", "question"), [({"prompt": "Ship?"}, "Ship?"), ({"question": "Ship?"}, "Ship?"), ({"a": 1}, "")])
-def test_a_wait_without_a_question_of_its_own_asks_what_its_context_asks(ledger: Ledger, context: JsonValue, question: str) -> None:
+@pytest.mark.parametrize(
+    ("context", "question"), [({"prompt": "Ship?"}, "Ship?"), ({"question": "Ship?"}, "Ship?"), ({"a": 1}, "")]
+)
+def test_a_wait_without_a_question_of_its_own_asks_what_its_context_asks(
+    ledger: Ledger, context: JsonValue, question: str
+) -> None:
     Play(ledger).plan(wait("w", params={"asks": context}))
 
     assert [(item.question, item.context) for item in items(ledger)] == [(question, context)]
@@ -100,7 +114,12 @@ def test_pages_go_on_where_a_bounded_search_ended(ledger: Ledger, monkeypatch: p
     monkeypatch.setattr(inbox, "SCANNED_PER_CALL", 3)
     for number in range(4):
         parked(
-            ledger, [*itertools.islice(in_shard_of("run"), 4)][number], "a", "b", "c", labels={"tenant": "one" if number == 3 else "two"}
+            ledger,
+            [*itertools.islice(in_shard_of("run"), 4)][number],
+            "a",
+            "b",
+            "c",
+            labels={"tenant": "one" if number == 3 else "two"},
         )
 
     assert len(items(ledger)) == len({item.id for item in items(ledger)}) == 12
@@ -196,7 +215,12 @@ def test_a_wait_whose_answer_came_before_it_is_never_listed(ledger: Ledger) -> N
     play.plan(work("a"), wait("w"), work("b"), edges=row("a", "w", "b"))
     play.do("a")
 
-    assert (play.step("w").output, play.step("w").info, steps(ledger), play.status) == (7, {"answered_by": "anna"}, [], "running")
+    assert (play.step("w").output, play.step("w").info, steps(ledger), play.status) == (
+        7,
+        {"answered_by": "anna"},
+        [],
+        "running",
+    )
 
 
 def test_a_fork_waits_again(ledger: Ledger) -> None:
@@ -247,7 +271,11 @@ def test_an_answered_wait_reminds_nobody(ledger: Ledger) -> None:
 
 
 def check(
-    value: JsonValue, groups: list[str] | None, step: str, params: Mapping[str, JsonValue] | None, info: Mapping[str, JsonValue]
+    value: JsonValue,
+    groups: list[str] | None,
+    step: str,
+    params: Mapping[str, JsonValue] | None,
+    info: Mapping[str, JsonValue],
 ) -> str | None:
     return None if params is None else check_answer(value, groups, step, params, info)
 
@@ -257,7 +285,9 @@ def signal(ledger: Ledger, value: JsonValue, groups: list[str] | None = None, by
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-def test_an_answer_that_does_not_fit_is_refused_with_the_field_before_it_reaches_the_run(ledger: Ledger, *, is_early: bool) -> None:
+def test_an_answer_that_does_not_fit_is_refused_with_the_field_before_it_reaches_the_run(
+    ledger: Ledger, *, is_early: bool
+) -> None:
     play = Play(ledger)
     play.plan(work("a"), asks("w", answer_schema=SCHEMA), edges=row("a", "w"))
     if not is_early:

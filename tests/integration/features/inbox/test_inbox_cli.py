@@ -25,10 +25,19 @@ def runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[Play]:
     monkeypatch.setenv("REDIS_URL", f"unix://{ledger.redis.connection_pool.connection_kwargs['path']}")
     monkeypatch.setenv("COLUMNS", "200")
     plays = [
-        Play(ledger, f"run{number}", labels={"team": team}, text=f"Pay {number}") for number, team in enumerate(("red", "red", "blue"))
+        Play(ledger, f"run{number}", labels={"team": team}, text=f"Pay {number}")
+        for number, team in enumerate(("red", "red", "blue"))
     ]
     for play in plays:
-        play.plan(wait("pay", params={"wait": {"question": "Pay it?", "answer_schema": SCHEMA, "who": ["legal"]}, "asks": {"amount": 3}}))
+        play.plan(
+            wait(
+                "pay",
+                params={
+                    "wait": {"question": "Pay it?", "answer_schema": SCHEMA, "who": ["legal"]},
+                    "asks": {"amount": 3},
+                },
+            )
+        )
     return plays
 
 
@@ -41,7 +50,11 @@ def answers(runs: list[Play]) -> list[JsonValue]:
 
 
 def test_what_waits_is_listed_and_shown_question_first(runs: list[Play]) -> None:
-    listed, filtered, shown = run("list"), run("list", "--filter", "team=blue", "--who", "legal", "--json"), run("show", "run1/pay")
+    listed, filtered, shown = (
+        run("list"),
+        run("list", "--filter", "team=blue", "--who", "legal", "--json"),
+        run("show", "run1/pay"),
+    )
 
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["run0/pay", "run1/pay", "run2/pay"]
     assert all(line.endswith("Pay it?  for legal") for line in listed.stdout.splitlines())
@@ -95,15 +108,24 @@ def test_an_answer_that_is_not_clear_is_refused(words: list[str], message: str) 
     assert message in refused.stderr
 
 
-def test_a_signal_takes_a_bare_text_where_the_schema_wants_one_and_names_an_unknown_step_first(ledger: Ledger, runs: list[Play]) -> None:
+def test_a_signal_takes_a_bare_text_where_the_schema_wants_one_and_names_an_unknown_step_first(
+    ledger: Ledger, runs: list[Play]
+) -> None:
     def signal(step: str, value: str) -> Result:
         return CliRunner().invoke(submit, ["runs", "signal", "named", step, value])
 
     play = Play(ledger, "named")
-    play.plan(*(wait(step, params={"wait": {"answer_schema": {"type": "string"}}}) for step in ("name", "number", "quoted")), wait("any"))
+    play.plan(
+        *(wait(step, params={"wait": {"answer_schema": {"type": "string"}}}) for step in ("name", "number", "quoted")),
+        wait("any"),
+    )
 
     assert "no step 'nmae' of run 'named' waits for a signal" in signal("nmae", "bolt").stderr
     assert "'bolt' is not JSON" in signal("any", "bolt").stderr
     assert "NaN is not JSON" in signal("any", "NaN").stderr
-    assert [signal(*words).exit_code for words in (("name", "bolt"), ("number", "42"), ("quoted", '"nut"'))] == [0, 0, 0]
+    assert [signal(*words).exit_code for words in (("name", "bolt"), ("number", "42"), ("quoted", '"nut"'))] == [
+        0,
+        0,
+        0,
+    ]
     assert [play.output(step) for step in ("name", "number", "quoted")] == ["bolt", "42", "nut"]

@@ -44,14 +44,16 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedModels]:
 
 async def ask(
     redis: Redis, text: str = "hi", *, model: Model = MODEL, fresh: bool = False, tenant: str = "", **options: Any
-) -> llm.Reply:  # fmt: skip
+) -> llm.Reply:
     messages = [{"role": "user", "content": text}]
     known = None if fresh else await llm.cached_reply(redis, tenant, model, messages, **options)
     return known or await llm.complete_with_cache(redis, tenant, model, messages, **options)
 
 
 @pytest.mark.slow("a stack of its own starts and ends")
-def test_the_same_request_is_answered_without_the_model(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
+def test_the_same_request_is_answered_without_the_model(
+    loop: asyncio.Runner, redis: Redis, server: ScriptedModels
+) -> None:
     server.script([Rule(reply="seen", tool_calls=(Scripted(name="files__read"),))])
 
     first, second = loop.run(ask(redis, tools=TOOLS)), loop.run(ask(redis, tools=TOOLS))
@@ -63,8 +65,13 @@ def test_the_same_request_is_answered_without_the_model(loop: asyncio.Runner, re
     assert len(server.journal()) == 1
 
 
-def test_whatever_the_reply_depends_on_tells_requests_apart(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
-    other = [MODEL.model_copy(update={"params": {"temperature": 1}}), MODEL.model_copy(update={"model": "openai/gpt-4o"})]
+def test_whatever_the_reply_depends_on_tells_requests_apart(
+    loop: asyncio.Runner, redis: Redis, server: ScriptedModels
+) -> None:
+    other = [
+        MODEL.model_copy(update={"params": {"temperature": 1}}),
+        MODEL.model_copy(update={"model": "openai/gpt-4o"}),
+    ]
 
     loop.run(ask(redis))
     replies = [
@@ -88,13 +95,18 @@ def test_a_tenant_gets_no_reply_of_another(loop: asyncio.Runner, redis: Redis, s
     assert len(server.journal()) == len(redis.keys("*")) == len(TENANTS)
 
 
-def test_tenants_share_replies_where_the_model_says_so(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
+def test_tenants_share_replies_where_the_model_says_so(
+    loop: asyncio.Runner, redis: Redis, server: ScriptedModels
+) -> None:
     shared = MODEL.model_copy(update={"cache": ReplyCache(ttl_s=60, share="all")})
 
     loop.run(ask(redis, tenant=""))
     loop.run(ask(redis, tenant="acme"))
 
-    assert [loop.run(ask(redis, model=shared, tenant=tenant)).cached for tenant in TENANTS] == [False, *[True] * (len(TENANTS) - 1)]
+    assert [loop.run(ask(redis, model=shared, tenant=tenant)).cached for tenant in TENANTS] == [
+        False,
+        *[True] * (len(TENANTS) - 1),
+    ]
     assert not loop.run(ask(redis, tenant="evil")).cached, "another configuration, which does not share"
 
 
@@ -150,7 +162,9 @@ def test_what_is_remembered_is_forgotten_in_time(redis: Redis) -> None:
     assert cache.recall(redis, "acme", "other") is None
 
 
-def test_what_another_version_remembered_is_as_if_forgotten(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
+def test_what_another_version_remembered_is_as_if_forgotten(
+    loop: asyncio.Runner, redis: Redis, server: ScriptedModels
+) -> None:
     loop.run(ask(redis))
     (key,) = redis.keys("*")
     redis.set(key, '{"text": "old"}')

@@ -31,9 +31,30 @@ from tests.waiting import until
 CLOCK = "clock"
 TEXT = st.text(st.characters(codec="utf-8"))
 NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(st.none() | st.booleans() | NUMBER | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBER | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+    max_leaves=20,
+)
 AHEAD_MS = 3600_000
-ODD = ["a\nb", "a:b", "{a}", "ключ", "日本", "🙂", " ", "a b", "'", '"', "*", "\x00", "%3A", "../..", "-", "*" * KEY_BYTES]
+ODD = [
+    "a\nb",
+    "a:b",
+    "{a}",
+    "ключ",
+    "日本",
+    "🙂",
+    " ",
+    "a b",
+    "'",
+    '"',
+    "*",
+    "\x00",
+    "%3A",
+    "../..",
+    "-",
+    "*" * KEY_BYTES,
+]
 
 
 @pytest.fixture
@@ -149,7 +170,9 @@ def test_odd_keys_namespaces_tenants_and_sessions_are_kept_apart(bank: MemorySto
     assert scope.list_memories(short) == sorted(["list", odd])
     assert scope.namespaces() == [short]
     assert bank.namespaces() == bank.of(tenant=short).namespaces() == []
-    assert len({key.partition("{")[2].partition("}")[0] for key in cast("list[str]", valkey.keys("*"))}) == 1, "in one slot"
+    assert len({key.partition("{")[2].partition("}")[0] for key in cast("list[str]", valkey.keys("*"))}) == 1, (
+        "in one slot"
+    )
     assert scope.clear_memories() == 2
 
 
@@ -294,12 +317,18 @@ def test_redis_itself_removes_a_namespace_in_which_all_ends(bank: MemoryStore, v
     bank.store_memory("a", 1, ttl_s=0.05)
     bank.append("stays", 1, "other")
 
-    until(lambda: not valkey.exists("cantata:{memory:}:values:default", "cantata:{memory:}:ends:default"), "the end of what was kept")
+    until(
+        lambda: not valkey.exists("cantata:{memory:}:values:default", "cantata:{memory:}:ends:default"),
+        "the end of what was kept",
+    )
 
     assert bank.namespaces() == ["other"]
     assert bank.clear_memories() == 1
     bank.store_memory("a", 1, ttl_s=0.05)
-    until(lambda: not [key for key in cast("list[str]", valkey.keys("*")) if ":replies:" not in key], "the end of all of it")
+    until(
+        lambda: not [key for key in cast("list[str]", valkey.keys("*")) if ":replies:" not in key],
+        "the end of all of it",
+    )
     assert all(0 < valkey.pttl(key) <= 120_000 for key in cast("list[str]", valkey.keys("*")))
 
 
@@ -309,7 +338,9 @@ def test_a_memory_that_stays_keeps_its_namespace(bank: MemoryStore, valkey: Redi
 
     bank.store_memory("b", 1)
 
-    assert [valkey.pttl(f"cantata:{{memory:}}:{part}") for part in ("values:default", "ends:default", "namespaces")] == [-1, -1, -1]
+    assert [
+        valkey.pttl(f"cantata:{{memory:}}:{part}") for part in ("values:default", "ends:default", "namespaces")
+    ] == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("ttl_s", [0, -1, math.nan, math.inf, 1e12, "60"])
@@ -406,7 +437,8 @@ def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemorySto
     with pytest.raises(ConfigError, match=r"the namespace 'nnn.*'… has 257 bytes; at most 256 are allowed"):
         bank.retrieve_memory("a", "n" * 257)
     with pytest.raises(
-        ConfigError, match=r"the value of 'a' would have 1,000,001 bytes as JSON; at most 1,000,000 are allowed; keep it elsewhere"
+        ConfigError,
+        match=r"the value of 'a' would have 1,000,001 bytes as JSON; at most 1,000,000 are allowed; keep it elsewhere",
     ):
         bank.store_memory("a", "v" * (MAX_MEMORY_BYTES - 1))
     with pytest.raises(ConfigError, match="at most 1,000,000 are allowed"):
@@ -427,7 +459,15 @@ def test_a_list_grows_to_the_limit_and_no_further(bank: MemoryStore) -> None:
 
 @pytest.mark.parametrize(
     ("value", "what"),
-    [("text", "a text"), ({}, "an object"), (1, "a number"), (-0.5, "a number"), (True, "true"), (False, "false"), (None, "null")],
+    [
+        ("text", "a text"),
+        ({}, "an object"),
+        (1, "a number"),
+        (-0.5, "a number"),
+        (True, "true"),
+        (False, "false"),
+        (None, "null"),
+    ],
 )
 def test_only_lists_can_be_appended_to(bank: MemoryStore, value: JsonValue, what: str) -> None:
     bank.store_memory("a", value, "notes")
@@ -549,6 +589,8 @@ def test_nothing_is_lost_or_done_twice_when_redis_is_killed_and_started_again() 
             for each in done:
                 each.result()
 
-        assert sorted(cast("list[list[int]]", bank.retrieve_memory("list"))) == [[i, n] for i in range(5) for n in range(100)]
+        assert sorted(cast("list[list[int]]", bank.retrieve_memory("list"))) == [
+            [i, n] for i in range(5) for n in range(100)
+        ]
         assert bank.retrieve_memory("count") == 500
         assert bank.retrieve_memory("name") == "Ann"

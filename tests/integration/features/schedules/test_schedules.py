@@ -23,7 +23,18 @@ from cantata.errors import ConfigError
 from cantata.features.schedules.firing import fire_due
 from cantata.features.schedules.schedule_store import ScheduleRecord, ScheduleStore
 from cantata.features.schedules.schedules import describe
-from cantata.flows.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, SessionSettings, Tool, Webhook
+from cantata.flows.definitions import (
+    Agent,
+    Alert,
+    Chain,
+    Defaults,
+    Definitions,
+    Limits,
+    Quota,
+    SessionSettings,
+    Tool,
+    Webhook,
+)
 from cantata.flows.schedules import Schedule, ScheduledRun
 from cantata.flows.wire import ChainNode
 from cantata.ledger.ledger import Ledger
@@ -41,7 +52,11 @@ DEFINITIONS = Definitions(
     agents={"writer": Agent(description="Writes.")},
     defaults=Defaults(timeout_s=20 * 86_400, retention_s=20 * 86_400),
     tools={"count": Tool(function="json:dumps")},
-    chains={"tally": Chain(nodes=[ChainNode(node_id="a", kind="tool", name="count", input_map={"obj": "input.day"})], entry_node="a")},
+    chains={
+        "tally": Chain(
+            nodes=[ChainNode(node_id="a", kind="tool", name="count", input_map={"obj": "input.day"})], entry_node="a"
+        )
+    },
 )
 TURN: dict[str, Any] = {"turn": {"text": "report of {date}", "agent": "writer"}}
 HOURLY: dict[str, Any] = {"every": "1h", **TURN}
@@ -243,7 +258,18 @@ def test_a_firing_that_is_repeated_since_its_reply_was_lost_starts_no_second_run
 
 @pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL])
 def test_a_redis_that_is_restarted_over_a_firing_has_one_run(tmp_path: Path, kill: signal.Signals) -> None:
-    words = ["--port", "0", "--unixsocket", f"{tmp_path}/s", "--dir", str(tmp_path), "--appendonly", "yes", "--appendfsync", "always"]
+    words = [
+        "--port",
+        "0",
+        "--unixsocket",
+        f"{tmp_path}/s",
+        "--dir",
+        str(tmp_path),
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+    ]
 
     def start() -> subprocess.Popen[bytes]:
         Path(tmp_path, "s").unlink(missing_ok=True)
@@ -302,7 +328,10 @@ def test_a_run_in_a_session_takes_its_place_among_the_session_s_turns(scene: Sce
     ready = scene.ledger.redis.zrange(f"{shard_key(None, record.shard)}:ready", 0, -1)
     assert ready == [f"{run.run_id}|@start"], "its turn has come, so the sweep sends it if nobody does"
     scene.end(run.run_id)
-    assert [each.content for each in scene.client.sessions.history("news") if each.role == "user"] == ["hello", f"report of {day_of(run)}"]
+    assert [each.content for each in scene.client.sessions.history("news") if each.role == "user"] == [
+        "hello",
+        f"report of {day_of(run)}",
+    ]
 
 
 @pytest.mark.parametrize("point", ["swept", "schedule-fired"])
@@ -333,8 +362,10 @@ def test_a_session_whose_queue_is_full_counts_as_an_open_run(ledger: Ledger) -> 
     scene.pass_time()
 
     assert {each.name: counts(each) for each in scene.schedules.list()} == {
-        "allow": (0, 1, 0, 0), "queue": (0, 0, 0, 1), "cancel_previous": (0, 1, 0, 0)
-    }  # fmt: skip
+        "allow": (0, 1, 0, 0),
+        "queue": (0, 0, 0, 1),
+        "cancel_previous": (0, 1, 0, 0),
+    }
     assert scene.due() == [], "nor is it looked at again at once"
     assert scene.schedules.trigger("allow").outcome == "skipped"
     scene.pass_time(10)
@@ -350,7 +381,9 @@ def test_a_session_whose_queue_is_full_counts_as_an_open_run(ledger: Ledger) -> 
 def test_a_trigger_that_waits_for_a_full_session_is_tried_again(ledger: Ledger, times: dict[str, Any]) -> None:
     scene = Scene(ledger, DEFINITIONS.model_copy(update={"sessions": SessionSettings(max_waiting=1)}))
     declared = Schedule.model_validate({**IN_NEWS, "every": None, **times, "overlap": "queue"})
-    with_schedule = scene.with_definitions(scene.client.definitions.model_copy(update={"schedules": {"report": declared}}))
+    with_schedule = scene.with_definitions(
+        scene.client.definitions.model_copy(update={"schedules": {"report": declared}})
+    )
     with_schedule.schedules.apply()
     users = [scene.client.submit_turn("hello", agent="writer", session="news").run_id for _ in range(2)]
 
@@ -398,7 +431,9 @@ def test_a_schedule_in_a_session_is_found_changed_and_deleted_by_its_name(scene:
     assert (schedules.find("hourly"), schedules.list()) == (None, [])
 
 
-@pytest.mark.parametrize("fields", [HOURLY, {"every": "1h", "turn": {**TURN["turn"], "session": "other"}}], ids=["none", "other"])
+@pytest.mark.parametrize(
+    "fields", [HOURLY, {"every": "1h", "turn": {**TURN["turn"], "session": "other"}}], ids=["none", "other"]
+)
 def test_a_schedule_that_gets_another_session_is_never_there_twice(scene: Scene, fields: dict[str, Any]) -> None:
     before = scene.schedules.create("hourly", IN_NEWS)
     scene.pass_time()
@@ -426,7 +461,9 @@ def test_a_paused_schedule_that_gets_another_session_stays_paused(scene: Scene) 
     assert len(scene.runs()) == 1
 
 
-def test_two_calls_that_create_a_schedule_in_two_sessions_leave_no_two(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_calls_that_create_a_schedule_in_two_sessions_leave_no_two(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[str] = []
     find = ScheduleStore._shards_with
 
@@ -483,7 +520,9 @@ def test_a_clock_that_is_set_back_repeats_no_time(scene: Scene) -> None:
 
     scene.sweep()
     assert scene.schedules.get("hourly").fired == record.fired
-    scene.ledger.redis.zadd(f"{shard_key(None, shard_of(record.scope))}:schedules", {record.scope: 1.0})  # even if it is looked at
+    scene.ledger.redis.zadd(
+        f"{shard_key(None, shard_of(record.scope))}:schedules", {record.scope: 1.0}
+    )  # even if it is looked at
     scene.sweep()
 
     after = scene.schedules.get("hourly")
@@ -701,7 +740,10 @@ def test_a_backfill_of_runs_that_may_overlap_starts_them_at_once(scene: Scene) -
     scene.schedules.create("hourly", {**HOURLY, "overlap": "allow"})
 
     scene.schedules.backfill(
-        "hourly", datetime.fromisoformat("2026-01-01"), datetime.fromisoformat("2026-01-04"), labels={"requested_by": "anna"}
+        "hourly",
+        datetime.fromisoformat("2026-01-01"),
+        datetime.fromisoformat("2026-01-04"),
+        labels={"requested_by": "anna"},
     )
     scene.sweep()
     scene.sweep()
@@ -775,7 +817,9 @@ def test_a_tenant_sees_its_own_schedules_only(scene: Scene) -> None:
 
 def declaring(**schedules: Any) -> Definitions:
     """The configuration with these schedules."""
-    return DEFINITIONS.model_copy(update={"schedules": {name: Schedule.model_validate(each) for name, each in schedules.items()}})
+    return DEFINITIONS.model_copy(
+        update={"schedules": {name: Schedule.model_validate(each) for name, each in schedules.items()}}
+    )
 
 
 def test_apply_changes_what_differs_from_the_configuration_and_nothing_else(scene: Scene) -> None:

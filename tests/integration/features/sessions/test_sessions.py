@@ -18,7 +18,9 @@ from tests.integration.state.play import Play, sent, wait, work
 from tests.waiting import until
 
 
-def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> RunSession:
+def place(
+    name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60
+) -> RunSession:
     return RunSession(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
 
 
@@ -50,9 +52,13 @@ def test_turns_of_a_session_have_their_turns_one_after_the_other(ledger: Ledger)
     assert answer(second, "2") == [third.run_id]
     assert answer(third, "3") == []
     assert said(ledger) == [
-        ("user", "one", None), ("assistant", "1", "ann"), ("user", "two", None), ("assistant", "2", "ann"),
-        ("user", "three", None), ("assistant", "3", "ann"),
-    ]  # fmt: skip
+        ("user", "one", None),
+        ("assistant", "1", "ann"),
+        ("user", "two", None),
+        ("assistant", "2", "ann"),
+        ("user", "three", None),
+        ("assistant", "3", "ann"),
+    ]
 
 
 def test_sessions_do_not_wait_for_each_other(ledger: Ledger) -> None:
@@ -177,7 +183,9 @@ def test_any_name_that_can_be_printed_will_do(ledger: Ledger, name: str) -> None
     assert [each.session for each in Sessions(ledger).list()] == [name]
 
 
-@pytest.mark.parametrize(("name", "why"), [("", "empty"), (" ", "empty"), ("a\nb", "printed"), ("x" * 201, "201 characters")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("", "empty"), (" ", "empty"), ("a\nb", "printed"), ("x" * 201, "201 characters")]
+)
 def test_a_name_that_cannot_be_one_is_refused(ledger: Ledger, name: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Sessions(ledger).history(name)
@@ -203,8 +211,16 @@ def test_the_list_tells_how_much_there_is_newest_first(ledger: Ledger) -> None:
 
 def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_long(ledger: Ledger) -> None:
     shard = conversations.shard_of_session("/long")
-    beside = (name for number in itertools.count() if conversations.shard_of_session(f"/{(name := f'short{number}')}") == shard)
-    kept_long, kept_shortly, last = place("long", keep_s=60), place(next(beside), keep_s=0.01), place(next(beside), keep_s=0.01)
+    beside = (
+        name
+        for number in itertools.count()
+        if conversations.shard_of_session(f"/{(name := f'short{number}')}") == shard
+    )
+    kept_long, kept_shortly, last = (
+        place("long", keep_s=60),
+        place(next(beside), keep_s=0.01),
+        place(next(beside), keep_s=0.01),
+    )
     for where in (kept_long, kept_shortly):
         (only,) = turns(ledger, ["one"], where)
         answer(only, "1")
@@ -219,7 +235,9 @@ def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_l
 def test_sessions_that_are_kept_for_long_do_not_keep_those_behind_them_in_the_list(ledger: Ledger) -> None:
     """Sixty that are kept, and behind them sixty of which nothing is kept any more."""
     shard = conversations.shard_of_session("/last")
-    names = list(itertools.islice((f"s{n}" for n in itertools.count() if conversations.shard_of_session(f"/s{n}") == shard), 120))
+    names = list(
+        itertools.islice((f"s{n}" for n in itertools.count() if conversations.shard_of_session(f"/s{n}") == shard), 120)
+    )
     key = f"{shard_key(None, shard)}:sessions"
     ledger.redis.zadd(key, {f"/{name}": at for at, name in enumerate(names)})
     for name in names[:60]:

@@ -24,7 +24,9 @@ from cantata.values import JsonValue
 from tests.integration.state.play import Play, wait, work
 
 ALL = range(SHARDS)
-HOOKS: Sequence[JsonValue] = [{"to": f"https://h{number}.invalid/", "on": {"wait": True, "end": True}} for number in range(10)]
+HOOKS: Sequence[JsonValue] = [
+    {"to": f"https://h{number}.invalid/", "on": {"wait": True, "end": True}} for number in range(10)
+]
 
 
 def create(ledger: Ledger, run_id: str = "run", tenant: str = "", *, most: int = CREATED_AT_ONCE) -> Created:
@@ -64,7 +66,9 @@ def commands(redis: Redis) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 120])
-def test_the_call_that_begins_waits_executes_as_many_commands_for_ten_webhooks_as_for_one(ledger: Ledger, count: int) -> None:
+def test_the_call_that_begins_waits_executes_as_many_commands_for_ten_webhooks_as_for_one(
+    ledger: Ledger, count: int
+) -> None:
     def cost(hooks: Sequence[JsonValue]) -> int:
         ledger.redis.flushdb()
         play = Play(ledger, webhooks=hooks)
@@ -135,7 +139,9 @@ def test_a_call_whose_reply_is_lost_doubles_nothing_and_the_sweep_sends_what_it_
     assert play.status == "succeeded"
 
 
-def test_a_server_that_is_lost_before_the_call_leaves_the_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_lost_before_the_call_leaves_the_entry(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended(Play(ledger, webhooks=HOOKS[:1]))
     with monkeypatch.context() as patch:
         patch.setattr(ledger.caller, "call_shard", lambda *_: (_ for _ in ()).throw(RedisConnectionError("gone")))
@@ -193,7 +199,9 @@ def test_the_more_messages_of_a_tenant_are_open_the_lower_is_their_priority(ledg
 
 @pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
-def test_a_run_and_its_definitions_are_kept_until_its_messages_exist(ledger: Ledger, outcome: str, *, drops: bool) -> None:
+def test_a_run_and_its_definitions_are_kept_until_its_messages_exist(
+    ledger: Ledger, outcome: str, *, drops: bool
+) -> None:
     play = Play(ledger, webhooks=HOOKS[:2], definitions='{"folder":"x"}', retention_s=60)
     play.plan(work("a"), wait("w"), terminals=("a", "w"))
     if outcome == "failed":
@@ -259,9 +267,15 @@ def test_a_message_of_the_version_before_goes_on(ledger: Ledger) -> None:
     """Its first step is in the queue of the agents, and it is not counted."""
     request = WebhookRequest(id="old", text="t", to="ops", event="end", at_ms=1)
     ledger.runs.accept(
-        "old", kind="webhook", request=request.model_dump_json(), definitions="{}", timeout_s=60, max_attempts=3, max_steps=10,
+        "old",
+        kind="webhook",
+        request=request.model_dump_json(),
+        definitions="{}",
+        timeout_s=60,
+        max_attempts=3,
+        max_steps=10,
         queue="agents",
-    )  # fmt: skip
+    )
     play = Play(ledger, "old")
     ledger.redis.delete(f"{play.shard}:posting:")
 

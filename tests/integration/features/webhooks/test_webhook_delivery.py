@@ -54,7 +54,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 def definitions(receiver: Receiver, *, alerts: dict[str, Alert] | None = None, **more: Any) -> Definitions:
-    return Definitions(webhooks={"ops": Webhook(url=f"{receiver.url}/hook", allow_private=True, **more)}, alerts=alerts or {})
+    return Definitions(
+        webhooks={"ops": Webhook(url=f"{receiver.url}/hook", allow_private=True, **more)}, alerts=alerts or {}
+    )
 
 
 class Delivery:
@@ -75,7 +77,9 @@ class Delivery:
             outcome: Outcome = asyncio.run(cast(Any, webhook_deliver(StepContext(begun, process))))
         except StepError as error:
             info = ErrorInfo(code=error.code, message=str(error))
-            self.play.commit(begun, outcome=Outcome(status="retry" if error.retryable else "failed", error=info, retry_in_s=9e6))
+            self.play.commit(
+                begun, outcome=Outcome(status="retry" if error.retryable else "failed", error=info, retry_in_s=9e6)
+            )
             return error
         self.play.commit(begun, outcome=outcome)
         return outcome
@@ -92,7 +96,12 @@ def deliveries(
     """End a run; return the runs that post it."""
     text = known.model_dump_json(exclude_defaults=True, by_alias=True)
     play = Play(
-        ledger, run_id, text="hello", definitions=text, webhooks=[{"to": "ops", "on": {on: True}, **more}], labels={"tenant": "acme"}
+        ledger,
+        run_id,
+        text="hello",
+        definitions=text,
+        webhooks=[{"to": "ops", "on": {on: True}, **more}],
+        labels={"tenant": "acme"},
     )
     play.plan(work("a", work="agents:ann"), terminals=("a",))
     if status == "succeeded":
@@ -108,7 +117,9 @@ def failure(found: Outcome | StepError) -> StepError:
     return found
 
 
-def test_a_message_has_the_result_and_a_signature(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_has_the_result_and_a_signature(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CANTATA_GATEWAY_URL", "https://runs.example.org/")
     (run_id,) = deliveries(ledger, definitions(receiver))
     delivery = Delivery(ledger, run_id)
@@ -137,14 +148,22 @@ def test_a_message_may_have_only_a_link(ledger: Ledger, receiver: Receiver) -> N
 
 
 @pytest.mark.parametrize("bytes_each", [150_000, 4_000_000])
-def test_a_result_that_is_too_large_for_a_message_is_read_in_part(ledger: Ledger, receiver: Receiver, bytes_each: int) -> None:
+def test_a_result_that_is_too_large_for_a_message_is_read_in_part(
+    ledger: Ledger, receiver: Receiver, bytes_each: int
+) -> None:
     names = [f"n{number}" for number in range(8)]
     text = definitions(receiver).model_dump_json(exclude_defaults=True, by_alias=True)
     request = {"entry_node": "n0", "nodes": [{"node_id": name, "kind": "tool", "name": "t"} for name in names]}
     ledger.runs.accept(
-        "run", kind="chain", request=json.dumps(request), definitions=text, timeout_s=60, max_attempts=3, max_steps=100,
+        "run",
+        kind="chain",
+        request=json.dumps(request),
+        definitions=text,
+        timeout_s=60,
+        max_attempts=3,
+        max_steps=100,
         webhooks=[{"to": "ops", "on": {"end": True}}],
-    )  # fmt: skip
+    )
     play = Play(ledger, "run")
     play.plan(*(work(name) for name in names), terminals=tuple(names))
     for number, name in enumerate(names):
@@ -214,7 +233,9 @@ def test_without_a_place_it_leaves_its_slot_reads_nothing_and_comes_back_later_t
     (run_id,) = deliveries(ledger, known)
     now = clock.now() + age_s
     monkeypatch.setattr(clock, "now", lambda: now)
-    monkeypatch.setattr("cantata_workers.tools.webhooks._message", lambda *_: pytest.fail("the result of its run was read"))
+    monkeypatch.setattr(
+        "cantata_workers.tools.webhooks._message", lambda *_: pytest.fail("the result of its run was read")
+    )
 
     with ExitStack() as places:
         for _ in range(HOST_POSTS):
@@ -239,7 +260,9 @@ def test_after_a_day_it_is_given_up(ledger: Ledger, monkeypatch: pytest.MonkeyPa
     assert f"given up after 24 h: `submit runs retry {run_id}`" in str(error)
 
 
-def test_the_connection_goes_to_the_address_that_was_checked(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_goes_to_the_address_that_was_checked(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def resolve(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
@@ -325,16 +348,25 @@ def test_an_alert_that_is_raised_twice_for_the_same_is_posted_once(ledger: Ledge
     text = known.model_dump_json(exclude_defaults=True)
 
     def raise_(key: str) -> list[str]:
-        return webhooks.raise_alerts(ledger, known, text, "mixed_code", key=key, message="mixed", data={"code": "m"}, tenant="acme")
+        return webhooks.raise_alerts(
+            ledger, known, text, "mixed_code", key=key, message="mixed", data={"code": "m"}, tenant="acme"
+        )
 
     assert raise_("one") == raise_("one") != raise_("two")
     Delivery(ledger, raise_("one")[0]).attempt()
     (message,) = receiver.messages
-    assert message.content["data"] == {"message": "mixed (alert 'code')", "tenant": "acme", "code": "m", "alert": "code"}
+    assert message.content["data"] == {
+        "message": "mixed (alert 'code')",
+        "tenant": "acme",
+        "code": "m",
+        "alert": "code",
+    }
     assert webhooks.raise_alerts(ledger, known, text, "failed_runs", key="x", message="", data={}) == []
 
 
-def test_the_end_of_a_batch_is_posted_once_with_its_counts(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_batch_is_posted_once_with_its_counts(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CANTATA_GATEWAY_URL", "https://cantata.example.com/")
     client = Client(url_of(ledger.redis), config=definitions(receiver))
     with pytest.raises(ConfigError, match="no webhook 'opps' for this run; did you mean 'ops'"):
@@ -355,22 +387,37 @@ def test_the_end_of_a_batch_is_posted_once_with_its_counts(ledger: Ledger, recei
     expected = {"batch": "rows", "state": "done", "total": 2, "delivered": 2, "failed": 1, "round": 0}
     assert content["data"].items() >= expected.items()
     totals = load.measure(ledger.redis).totals
-    assert {name: totals.get(name) for name in ("batches:done", "batches:running", "rows:failed", "rows:succeeded")} == {
-        "batches:done": 1, "batches:running": 0, "rows:failed": 1, "rows:succeeded": 1,
-    }  # fmt: skip
+    assert {
+        name: totals.get(name) for name in ("batches:done", "batches:running", "rows:failed", "rows:succeeded")
+    } == {
+        "batches:done": 1,
+        "batches:running": 0,
+        "rows:failed": 1,
+        "rows:succeeded": 1,
+    }
     client.close()
 
 
-def test_mixed_code_is_reported_when_it_has_lasted(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_code_is_reported_when_it_has_lasted(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = definitions(receiver, alerts={"code": Alert(on="mixed_code", webhook="ops", within_s=600)})
     play = Play(ledger, definitions=known.model_dump_json(exclude_defaults=True))
     process = cast(Process, SimpleNamespace(ledger=ledger, definitions=lambda *_: known))
     context = StepContext(play.begin("@start"), process)
     fleet = [
         Worker(
-            name=f"w{number}", queues=("tools",), concurrency=1, version="1", code=(f"steps@{number}",), pid=1, host="h", started_at=0.0
-        ) for number in range(2)
-    ]  # fmt: skip
+            name=f"w{number}",
+            queues=("tools",),
+            concurrency=1,
+            version="1",
+            code=(f"steps@{number}",),
+            pid=1,
+            host="h",
+            started_at=0.0,
+        )
+        for number in range(2)
+    ]
     now = clock.now()
 
     def look(after_s: float, workers: list[Worker]) -> list[str]:

@@ -51,10 +51,18 @@ def test_the_end_of_a_run_creates_a_run_in_its_shard_that_posts_it(ledger: Ledge
 
     committed = play.do("a", 1)
 
-    assert (committed.has_posts, committed.next_runs) == (True, ()), "whoever ended the run has further calls create what posts it"
+    assert (committed.has_posts, committed.next_runs) == (True, ()), (
+        "whoever ended the run has further calls create what posts it"
+    )
     ((run_id, first),) = ledger.outbox.create(shard_of("run"), "acme", range(SHARDS)).ready
     (message,) = messages(play)
-    assert (message.to, message.event, message.run_id, message.status, message.step) == ("ops", "end", play.run_id, "succeeded", None)
+    assert (message.to, message.event, message.run_id, message.status, message.step) == (
+        "ops",
+        "end",
+        play.run_id,
+        "succeeded",
+        None,
+    )
     assert shard_of(message.id) == shard_of(play.run_id)
     assert (run_id, first.step_id, first.spec.queue) == (message.id, "@start", "webhooks")
     kind, _, digest, labels = ledger.runs.request_of(message.id)
@@ -86,7 +94,9 @@ def test_a_run_that_is_accepted_anew_is_posted_by_another_run(ledger: Ledger) ->
         (("wait",), "failed", []),
     ],
 )
-def test_each_end_is_for_the_webhooks_that_want_it(ledger: Ledger, on: tuple[str, ...], status: str, events: list[str]) -> None:
+def test_each_end_is_for_the_webhooks_that_want_it(
+    ledger: Ledger, on: tuple[str, ...], status: str, events: list[str]
+) -> None:
     play = Play(ledger, webhooks=[hook(*on)])
     play.plan(work("a"), terminals=("a",))
 
@@ -112,8 +122,9 @@ def test_each_step_that_waits_for_a_person_is_posted_and_a_sleep_is_not(ledger: 
     ledger.steps.signal(play.run_id, "two", True)
 
     assert [(message.event, message.step, message.status) for message in messages(play)] == [
-        ("wait", "one", "running"), ("wait", "two", "running")
-    ]  # fmt: skip
+        ("wait", "one", "running"),
+        ("wait", "two", "running"),
+    ]
 
 
 def test_a_reminder_and_an_escalation_of_a_wait_are_posted_too(ledger: Ledger) -> None:
@@ -186,8 +197,10 @@ def test_a_message_that_fails_is_no_failure_of_its_run_and_posts_nothing_itself(
     assert (delivery.status, messages(delivery)) == ("failed", [])
     totals = cast("dict[str, str]", ledger.redis.hgetall(f"{play.shard}:totals"))
     assert {name: totals[name] for name in ("accepted", "closed:succeeded", "delivered:failed")} == {
-        "accepted": "1", "closed:succeeded": "1", "delivered:failed": "1",
-    }  # fmt: skip
+        "accepted": "1",
+        "closed:succeeded": "1",
+        "delivered:failed": "1",
+    }
     assert "closed:failed" not in totals
 
 

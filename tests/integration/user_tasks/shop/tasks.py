@@ -15,7 +15,12 @@ from pydantic import BaseModel
 
 def note(task: Any, what: str) -> None:
     """Write a line to the journal."""
-    line = {"what": what, "name": task.request.args or task.request.kwargs.get("mark"), "id": task.request.id, "pid": os.getpid()}
+    line = {
+        "what": what,
+        "name": task.request.args or task.request.kwargs.get("mark"),
+        "id": task.request.id,
+        "pid": os.getpid(),
+    }
     with Path(os.environ["SHOP_JOURNAL"]).open("a") as journal:
         journal.write(json.dumps(line) + "\n")
 

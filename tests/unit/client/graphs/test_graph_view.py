@@ -15,7 +15,11 @@ def edges_of(drawn: RunGraph) -> set[tuple[str, str, str, bool | None]]:
 
 def test_a_branch_takes_one_edge_and_what_lies_ahead_is_open() -> None:
     run = snapshot({"@start": "done", "if": "done", "yes": "running", "no": "skipped", "end": "waiting"})
-    edges = {"if": [("yes", "true", True), ("no", "false", True)], "yes": [("end", "done", True)], "no": [("end", "done", True)]}
+    edges = {
+        "if": [("yes", "true", True), ("no", "false", True)],
+        "yes": [("end", "done", True)],
+        "no": [("end", "done", True)],
+    }
 
     drawn = run_graph(run, edges=edges, infos={"if": {"takes": ["done", "true"]}})
 
@@ -32,7 +36,11 @@ def test_a_failure_takes_the_edges_that_its_step_says() -> None:
     run = snapshot({"a": "failed", "b": "failed", "c": "failed", "next": "waiting", "rescue": "done"})
     after = [("next", "done", True), ("rescue", "failed", True)]
     error = {"error": {"code": "tool_error", "message": "no"}}
-    specs = {"a": {"kind": "tool.call"}, "b": {"kind": "tool.call", "on_error": "skip"}, "c": {"kind": "tool.call", "on_error": "jump"}}
+    specs = {
+        "a": {"kind": "tool.call"},
+        "b": {"kind": "tool.call", "on_error": "skip"},
+        "c": {"kind": "tool.call", "on_error": "jump"},
+    }
 
     drawn = run_graph(run, edges=dict.fromkeys("abc", after), infos=dict.fromkeys("abc", error), specs=specs)
 
@@ -41,7 +49,9 @@ def test_a_failure_takes_the_edges_that_its_step_says() -> None:
 
 
 def test_a_step_leads_to_what_it_grew_if_nothing_else_does() -> None:
-    run = snapshot({"@start": "done", "a": "done", "a/t0": "done", "a/t1": "done", "a/r1": "running"}, names={"a": "a/r1"})
+    run = snapshot(
+        {"@start": "done", "a": "done", "a/t0": "done", "a/t1": "done", "a/r1": "running"}, names={"a": "a/r1"}
+    )
     edges = {"a/t0": [("a/r1", "done", True)], "a/t1": [("a/r1", "done", True)]}
 
     drawn = run_graph(run, edges=edges, expansions={"a": {"ids": ["a/t0", "a/t1", "a/r1"], "exit": "a/r1"}})
@@ -53,7 +63,10 @@ def test_a_step_leads_to_what_it_grew_if_nothing_else_does() -> None:
 def test_edges_that_were_resolved_when_they_were_added_are_drawn_too() -> None:
     run = snapshot({"@start": "done", "a": "done", "loop": "done", "b#2": "running"})
 
-    drawn = run_graph(run, expansions={"loop": {"ids": ["b#2"], "counted": [["a", "b#2", "done", False], ["gone", "b#2", "done", True]]}})
+    drawn = run_graph(
+        run,
+        expansions={"loop": {"ids": ["b#2"], "counted": [["a", "b#2", "done", False], ["gone", "b#2", "done", True]]}},
+    )
 
     assert ("a", "b#2", "done", True) in edges_of(drawn)
     assert not any("gone" in (edge.source, edge.target) for edge in drawn.edges)
@@ -103,7 +116,10 @@ def test_a_step_that_began_before_all_before_it_were_over_was_ready_then() -> No
     run = snapshot({"@start": "done", "slow": "done", "quorum": "done"})
 
     steps = {
-        s.id: s for s in run_graph(run, edges={"slow": [("quorum", "done", True)]}, at={"slow": ran(5, 900), "quorum": ran(20, 30)}).steps()
+        s.id: s
+        for s in run_graph(
+            run, edges={"slow": [("quorum", "done", True)]}, at={"slow": ran(5, 900), "quorum": ran(20, 30)}
+        ).steps()
     }
 
     assert steps["quorum"].ready_at == AT + 0.02
@@ -118,7 +134,12 @@ def test_what_the_end_of_a_run_stopped_ended_with_it() -> None:
 
 
 def test_a_step_tells_its_error_usage_model_and_worker() -> None:
-    info = {"error": {"code": "timeout", "message": "late", "step": "a"}, "usage": {"input_tokens": 3}, "model": "m", "by": "other"}
+    info = {
+        "error": {"code": "timeout", "message": "late", "step": "a"},
+        "usage": {"input_tokens": 3},
+        "model": "m",
+        "by": "other",
+    }
 
     (step,) = run_graph(snapshot({"a": "failed"}), infos={"a": info}, at={"a": Moments(worker="")}).steps()
 

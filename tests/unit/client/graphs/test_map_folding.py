@@ -18,7 +18,15 @@ def test_items_of_a_map_are_counted_and_not_shown() -> None:
 
 
 def test_an_item_that_grew_stands_as_what_answers_for_it() -> None:
-    words = {"m": "done", "m/@gather": "waiting", "m/0": "done", "m/0/t0": "done", "m/0/r1": "running", "m/1": "done", "m/1/r1": "failed"}
+    words = {
+        "m": "done",
+        "m/@gather": "waiting",
+        "m/0": "done",
+        "m/0/t0": "done",
+        "m/0/r1": "running",
+        "m/1": "done",
+        "m/1/r1": "failed",
+    }
 
     folded = fold(snapshot(words, names={"m/0": "m/0/r1", "m/1": "m/1/r1"}), ())
 

@@ -12,7 +12,16 @@ from cantata.values import JsonValue
 def events(*found: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:
     """Events of a step, a second after each other."""
     return [
-        event_of(seq=seq, run_id="run", at_ms=seq * 1000, type=kind, step="a", attempt=attempt, worker="w", **(detail[0] if detail else {}))
+        event_of(
+            seq=seq,
+            run_id="run",
+            at_ms=seq * 1000,
+            type=kind,
+            step="a",
+            attempt=attempt,
+            worker="w",
+            **(detail[0] if detail else {}),
+        )
         for seq, (kind, attempt, *detail) in zip(count(1), found, strict=False)
     ]
 
@@ -20,11 +29,15 @@ def events(*found: tuple[str, int | None] | tuple[str, int | None, dict[str, Jso
 def test_each_attempt_has_its_end_and_its_error() -> None:
     failed: dict[str, JsonValue] = {"error": {"code": "tool_error", "message": "no"}}
 
-    found = attempts_of(events(("started", 1), ("retry", 1, failed), ("started", 2), ("lost", 2), ("started", 3), ("done", 3)), None)
+    found = attempts_of(
+        events(("started", 1), ("retry", 1, failed), ("started", 2), ("lost", 2), ("started", 3), ("done", 3)), None
+    )
 
     assert [(each.attempt, each.end, each.started_at, each.ended_at) for each in found] == [
-        (1, "retry", 1, 2), (2, "lost", 3, 4), (3, "done", 5, 6),
-    ]  # fmt: skip
+        (1, "retry", 1, 2),
+        (2, "lost", 3, 4),
+        (3, "done", 5, 6),
+    ]
     assert [each.error and each.error.message for each in found] == ["no", "its worker w is gone", None]
     assert {each.worker for each in found} == {"w"}
 
@@ -32,7 +45,10 @@ def test_each_attempt_has_its_end_and_its_error() -> None:
 def test_why_it_waited_or_was_handed_back_is_told() -> None:
     found = attempts_of(
         events(
-            ("started", 1), ("rate_limited", 1, {"reason": "50 calls are under way"}), ("started", 2), ("refused", 2, {"message": "old"})
+            ("started", 1),
+            ("rate_limited", 1, {"reason": "50 calls are under way"}),
+            ("started", 2),
+            ("refused", 2, {"message": "old"}),
         ),
         None,
     )

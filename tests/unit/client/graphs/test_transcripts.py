@@ -6,7 +6,10 @@ from cantata.client.graphs.page_views import MessageView
 from cantata.client.graphs.transcripts import RecordedStep, calls_in, conversation_of, transcript, turns_of
 from cantata.values import JsonValue
 
-PROMPT: JsonValue = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3}]
+PROMPT: JsonValue = [
+    {"role": "system", "text": "Be kind."},
+    {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3},
+]
 
 
 def roles_and_texts(messages: list[MessageView]) -> list[tuple[str, str]]:
@@ -41,14 +44,25 @@ def test_rounds_of_tools_are_told_with_calls_results_and_notes() -> None:
     }  # fmt: skip
 
     messages = transcript(
-        [("a", RecordedStep("done", first, {"prompt": PROMPT}, is_round=True)), ("a/r1", RecordedStep("done", "it is 3", {}))], answers
+        [
+            ("a", RecordedStep("done", first, {"prompt": PROMPT}, is_round=True)),
+            ("a/r1", RecordedStep("done", "it is 3", {})),
+        ],
+        answers,
     )
 
     assert roles_and_texts(messages)[2:] == [
-        ("assistant", "let me see"), ("tool", "3"), ("tool", "no such tool"), ("tool", "Error: broke"),
-        ("user", "give your answer now"), ("assistant", "it is 3"),
-    ]  # fmt: skip
-    assert [(call.id, call.name, call.arguments) for call in messages[2].calls][:2] == [("c1", "add", '{"a": 1}'), ("c2", "nope", "null")]
+        ("assistant", "let me see"),
+        ("tool", "3"),
+        ("tool", "no such tool"),
+        ("tool", "Error: broke"),
+        ("user", "give your answer now"),
+        ("assistant", "it is 3"),
+    ]
+    assert [(call.id, call.name, call.arguments) for call in messages[2].calls][:2] == [
+        ("c1", "add", '{"a": 1}'),
+        ("c2", "nope", "null"),
+    ]
     assert [(m.call_id, m.name) for m in messages if m.role == "tool"] == [("c1", "add"), ("c2", "nope"), ("c3", "add")]
 
 

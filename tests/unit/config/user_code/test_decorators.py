@@ -41,7 +41,9 @@ def test_settings_are_defaults_of_the_configuration(folder: Path) -> None:
     drawn = Tool(function="work_tools:draw", queue="gpu", timeout_s=2.5, description="Draws well.")
 
     assert one("work_tools:draw", folder) == drawn
-    assert one("work_tools:draw", folder, ", timeout_s: 9, queue: tools") == drawn.model_copy(update={"timeout_s": 9, "queue": "tools"})
+    assert one("work_tools:draw", folder, ", timeout_s: 9, queue: tools") == drawn.model_copy(
+        update={"timeout_s": 9, "queue": "tools"}
+    )
     assert one("work_tools:bare", folder) == Tool(function="work_tools:bare")
     assert load("skills: {s: {function: 'work_tools:draw'}}", folder).skills["s"] == drawn
 
@@ -53,7 +55,9 @@ def test_what_the_code_hides_a_configuration_may_only_add_to(folder: Path) -> No
     assert charge.hidden == ["user_id", "day", "cents"]
 
 
-@pytest.mark.parametrize(("name", "retries"), [("one", 1), ("two", 2), ("three", 3), ("foreign", 0), ("wrapped", 5), ("early", 6)])
+@pytest.mark.parametrize(
+    ("name", "retries"), [("one", 1), ("two", 2), ("three", 3), ("foreign", 0), ("wrapped", 5), ("early", 6)]
+)
 def test_the_decorator_is_known_by_its_import(folder: Path, name: str, retries: int) -> None:
     assert one(f"work_tools:{name}", folder).retries == retries
 
@@ -70,7 +74,9 @@ def test_the_configuration_may_say_what_the_decorator_says_unreadably(folder: Pa
 
 
 def test_sections_that_are_no_sections_are_told_as_ever(folder: Path) -> None:
-    assert faults_of("tools: [{function: 'work_tools:draw'}]", folder) == ["line 1: tools: expected a mapping, found a list"]
+    assert faults_of("tools: [{function: 'work_tools:draw'}]", folder) == [
+        "line 1: tools: expected a mapping, found a list"
+    ]
     assert faults_of("tools: {t: {function: ':draw', hidden: x}}", folder)[0].startswith("line 1: tools.t.")
 
 

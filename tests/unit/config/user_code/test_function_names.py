@@ -91,7 +91,9 @@ def test_a_function_is_named_by_its_module_and_the_folder_that_is_imported_from(
     assert name_of(getattr(importlib.import_module(module), function)) == (name, folder)
 
 
-@pytest.mark.parametrize(("function", "name"), [(len, "builtins:len"), (json.dumps, "json:dumps"), (pytest.approx, "_pytest")])
+@pytest.mark.parametrize(
+    ("function", "name"), [(len, "builtins:len"), (json.dumps, "json:dumps"), (pytest.approx, "_pytest")]
+)
 def test_what_is_installed_needs_no_folder(function: Callable[..., Any], name: str) -> None:
     found, folder = name_of(function)
 
@@ -117,10 +119,16 @@ def test_a_function_of_a_module_that_runs_is_named_by_the_module(run: Run, tmp_p
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("unnamed", "a lambda has no name; workers import functions by name: define it with `def` at the top level of a module"),
+        (
+            "unnamed",
+            "a lambda has no name; workers import functions by name: define it with `def` at the top level of a module",
+        ),
         ("inner", r"'inner' is defined inside 'make'; workers import .* go into functools.partial\(function, value\)"),
         ("bound", "'Cleaner.clean' is a method; workers import .* that calls it"),
-        ("part", r"only steps and chainbreakers may be a functools\.partial; workers import .* that calls it with the values"),
+        (
+            "part",
+            r"only steps and chainbreakers may be a functools\.partial; workers import .* that calls it with the values",
+        ),
     ],
 )
 def test_what_workers_could_not_find_is_refused_with_what_to_do(folder: Path, name: str, said: str) -> None:
@@ -142,7 +150,9 @@ def test_a_function_of_an_interactive_session_is_refused() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def typed(text): return text", namespace)
 
-    with pytest.raises(ConfigError, match=r"'typed' was defined in an interactive session.*put it in a file, such as steps.py"):
+    with pytest.raises(
+        ConfigError, match=r"'typed' was defined in an interactive session.*put it in a file, such as steps.py"
+    ):
         name_of(namespace["typed"])
 
 
@@ -156,7 +166,9 @@ def test_a_function_typed_in_after_a_script_is_refused(run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["my-report.py", "my.report.py", "report 2.py"])
 def test_a_script_whose_name_cannot_be_imported_is_refused(run: Run, name: str) -> None:
-    with pytest.raises(ConfigError, match="is no name that can be imported; call the script with letters, digits and underscores"):
+    with pytest.raises(
+        ConfigError, match="is no name that can be imported; call the script with letters, digits and underscores"
+    ):
         name_of(run(name)["clean"])
 
 
@@ -166,11 +178,15 @@ def test_one_folder_is_shared() -> None:
 
 
 def test_several_folders_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the functions lie in several folders: /a, /b; .* put them in one, or install the others"):
+    with pytest.raises(
+        ConfigError, match=r"the functions lie in several folders: /a, /b; .* put them in one, or install the others"
+    ):
         shared_folder({"steps_nowhere:f": Path("/a"), "more_nowhere:f": Path("/b")})
 
 
-def test_a_folder_that_every_interpreter_looks_in_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_every_interpreter_looks_in_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "found_by_all.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

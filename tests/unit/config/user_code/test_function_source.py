@@ -53,7 +53,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["js", "os", "Tally", "LIMIT", "first", "second", "others", "count", "fetch", "ujson", "file", "Parser", "double"]
+    "name",
+    ["js", "os", "Tally", "LIMIT", "first", "second", "others", "count", "fetch", "ujson", "file", "Parser", "double"],
 )
 def test_what_a_module_defines_at_its_top_level_is_found(folder: Path, name: str) -> None:
     assert fault_of(f"text_tools:{name}", folder=folder) is None

@@ -20,7 +20,8 @@ def test_each_module_and_function_has_its_answer(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
 
     found = failures_of(
-        str(tmp_path), ["fine", "fine:here", "fine:gone", "broken:oops", "lacking:x", "raising:x", "ending:x", "fine:here_after_it"]
+        str(tmp_path),
+        ["fine", "fine:here", "fine:gone", "broken:oops", "lacking:x", "raising:x", "ending:x", "fine:here_after_it"],
     )
 
     assert {name: found[name] for name in ("fine", "fine:here")} == {"fine": None, "fine:here": None}

@@ -34,10 +34,21 @@ def test_a_function_of_a_package_of_that_name_is_a_fault(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    "text", ["import cantata.jobs", "from cantata import jobs", "from cantata.jobs import work", "def work():\n    import cantata"]
+    "text",
+    [
+        "import cantata.jobs",
+        "from cantata import jobs",
+        "from cantata.jobs import work",
+        "def work():\n    import cantata",
+    ],
 )
 def test_a_module_that_imports_one_is_a_fault_with_its_name(tmp_path: Path, text: str) -> None:
-    write(tmp_path, cantata__jobs="def work(): return 1", shop="import desk\nfrom desk import work", desk=f"{text}\n\ndef work(): return 1")
+    write(
+        tmp_path,
+        cantata__jobs="def work(): return 1",
+        shop="import desk\nfrom desk import work",
+        desk=f"{text}\n\ndef work(): return 1",
+    )
 
     assert fault_of("shop:work", folder=tmp_path) == (
         f"module 'shop' cannot be imported: the folder's own 'cantata', which 'desk' imports, {HIDDEN}"

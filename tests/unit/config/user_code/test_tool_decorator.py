@@ -17,7 +17,9 @@ def plain(text: str) -> str:
     return text
 
 
-@tool(name="bill", queue="money", timeout_s=30, at_most_once=True, hidden=("user_id",), cheap=False, description="Bills.")
+@tool(
+    name="bill", queue="money", timeout_s=30, at_most_once=True, hidden=("user_id",), cheap=False, description="Bills."
+)
 def charge(user_id: str, cents: int) -> str:
     return f"{user_id} pays {cents}"
 
@@ -60,7 +62,10 @@ def test_a_function_that_workers_cannot_find_is_refused() -> None:
         ({"retries": "many"}, "retries: expected a whole number, found 'many'"),
         ({"hidden": "user_id"}, "hidden: expected a list, found 'user_id'"),
         ({"hidden": ["usr_id"]}, "hidden 'usr_id' is not a parameter; did you mean 'user_id'?"),
-        ({"at_most_once": True, "retries": 2}, "'at_most_once' means that a call is never repeated; leave 'retries' out"),
+        (
+            {"at_most_once": True, "retries": 2},
+            "'at_most_once' means that a call is never repeated; leave 'retries' out",
+        ),
         ({"name": " "}, "name: expected a text that is not empty"),
     ],
 )

@@ -15,13 +15,19 @@ CODE = "async def flow(wf, person: str, amount: int = 1, *, note: str): ...\nasy
     ("function", "given", "expected"),
     [
         ("flows:flow", {"person": "Ada", "note": ""}, []),
-        ("flows:flow", {"person": "Ada", "note": "", "amout": 2}, ["'amout' is not an argument of flows:flow; did you mean 'amount'?"]),
+        (
+            "flows:flow",
+            {"person": "Ada", "note": "", "amout": 2},
+            ["'amout' is not an argument of flows:flow; did you mean 'amount'?"],
+        ),
         ("flows:flow", {}, ["flows:flow requires the argument 'person'", "flows:flow requires the argument 'note'"]),
         ("flows:free", {"anything": 1}, []),
         ("elsewhere:flow", {"anything": 1}, []),
     ],
 )
-def test_missing_and_unknown_arguments_are_faults(tmp_path: Path, function: str, given: dict[str, int], expected: list[str]) -> None:
+def test_missing_and_unknown_arguments_are_faults(
+    tmp_path: Path, function: str, given: dict[str, int], expected: list[str]
+) -> None:
     (tmp_path / "flows.py").write_text(CODE)
 
     assert [fault.message for fault in input_faults(function, given, folder=tmp_path)] == expected

@@ -32,7 +32,9 @@ def test_an_address_of_no_broker_is_a_fault_that_shows_no_password(url: str) -> 
     assert "geheim" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["redis+socket:///tmp/valkey.sock", "redis://:geheim@host:1/0", "redis+sentinel://:geheim@a:1,b:2/main"])
+@pytest.mark.parametrize(
+    "url", ["redis+socket:///tmp/valkey.sock", "redis://:geheim@host:1/0", "redis+sentinel://:geheim@a:1,b:2/main"]
+)
 def test_flower_is_told_the_settings_of_a_worker_without_passwords(url: str) -> None:
     assert "geheim" not in str(make_app(url).conf.table()), "celery inspect conf"
 
@@ -134,7 +136,9 @@ CANVASES: dict[str, Callable[[App], Canvas]] = {
     "group": lambda app: group([signature(app, "a"), signature(app, "b")], app=app),
     "chord": lambda app: chord(group([signature(app, "a"), signature(app, "b")]), signature(app, "c", 60.0), app=app),
     "group of chains": lambda app: group([row(app, "a", "b", "c"), row(app, "d", "e"), signature(app, "f")], app=app),
-    "chord of chains": lambda app: chord(group([row(app, "a", "b", "c"), row(app, "d", "e")]), signature(app, "f"), app=app),
+    "chord of chains": lambda app: chord(
+        group([row(app, "a", "b", "c"), row(app, "d", "e")]), signature(app, "f"), app=app
+    ),
 }
 
 
@@ -160,12 +164,16 @@ def plain_of_celery(raw: Any, app: App) -> dict[str, Any]:
     """A message as Celery sends it, but for what is left out of ours: all of it serves results, and nobody waits for one."""
     message = whole(raw)
     headers, properties = message["headers"], message["properties"]
-    assert (properties.pop("argsrepr"), properties.pop("kwargsrepr")) == (headers["argsrepr"], headers["kwargsrepr"]), "told twice"
+    assert (properties.pop("argsrepr"), properties.pop("kwargsrepr")) == (headers["argsrepr"], headers["kwargsrepr"]), (
+        "told twice"
+    )
     assert properties["reply_to"] == app.thread_oid
     properties["reply_to"] = ""
     _, _, embed = message["body"]
     links = embed["chain"] or []
-    bodies = [each["options"]["chord"] for each in links if "chord" in each["options"]] + ([embed["chord"]] if embed["chord"] else [])
+    bodies = [each["options"]["chord"] for each in links if "chord" in each["options"]] + (
+        [embed["chord"]] if embed["chord"] else []
+    )
     for body in bodies:
         del body["options"]["group_id"]  # the join is no member of the group that it waits for
     for each in links + bodies:
@@ -174,7 +182,10 @@ def plain_of_celery(raw: Any, app: App) -> dict[str, Any]:
 
 
 def whole(raw: Any) -> dict[str, Any]:
-    parts = {name: getattr(raw, name) for name in ("headers", "properties", "content_type", "content_encoding", "delivery_info")}
+    parts = {
+        name: getattr(raw, name)
+        for name in ("headers", "properties", "content_type", "content_encoding", "delivery_info")
+    }
     return copy.deepcopy({**parts, "body": raw.decode()})
 
 
@@ -182,7 +193,9 @@ def named_alike(messages: Iterable[dict[str, Any]]) -> list[Any]:
     """Messages with each random id replaced by its place among those that were seen, so that equal ids stay equal."""
     seen: dict[str, str] = {}
     text = json.dumps(list(messages), sort_keys=True)
-    parsed: list[Any] = json.loads(re.sub(r"\w{8}(-\w{4}){3}-\w{12}", lambda found: seen.setdefault(found[0], f"id {len(seen)}"), text))
+    parsed: list[Any] = json.loads(
+        re.sub(r"\w{8}(-\w{4}){3}-\w{12}", lambda found: seen.setdefault(found[0], f"id {len(seen)}"), text)
+    )
     return parsed
 
 
@@ -209,7 +222,9 @@ def test_what_celery_sends_after_a_step_goes_the_short_way_too(app: App, monkeyp
     app.signature(following).apply_async((None,), chain=later, parent_id="parent", root_id="root")
 
     [second] = sent(app)
-    assert second.headers["sent_at"] == first.headers["sent_at"] + 500.0, "when it was sent, not when its canvas was built"
+    assert second.headers["sent_at"] == first.headers["sent_at"] + 500.0, (
+        "when it was sent, not when its canvas was built"
+    )
     assert second.decode()[0] == ["r", ["b"]]
     assert carried(second).steps == {"c"}
     assert (second.headers["parent_id"], second.headers["root_id"]) == ("parent", "root")
@@ -228,7 +243,9 @@ def test_the_last_link_of_a_row_carries_the_join_of_its_chord(app: App) -> None:
 
 
 @pytest.mark.parametrize("answer", ["joined", None])
-def test_behind_a_task_that_raises_the_next_link_or_the_join_goes_out_as_celery_sends_it(app: App, answer: str | None) -> None:
+def test_behind_a_task_that_raises_the_next_link_or_the_join_goes_out_as_celery_sends_it(
+    app: App, answer: str | None
+) -> None:
     [first] = sent(app, CANVASES["chain"](app))
     [member, _] = sent(app, CANVASES["chord"](app))
     request = SimpleNamespace(chain=first.decode()[2]["chain"], chord=member.decode()[2]["chord"])
@@ -302,6 +319,11 @@ def test_the_variables_of_the_users_celery_are_not_ours(monkeypatch: pytest.Monk
     app = make_app("redis://ours:1/0")
 
     made = [app.connection_for_read(), app.connection_for_write(), app.connection()]
-    assert {connection.as_uri() for connection in made} == {"cantata.engine.dispatch.transport:Transport://:**@ours:1/0"}
+    assert {connection.as_uri() for connection in made} == {
+        "cantata.engine.dispatch.transport:Transport://:**@ours:1/0"
+    }
     assert isinstance(app.backend, LedgerBackend)
-    assert app.connection_for_read("redis://one:1/3").as_uri() == "cantata.engine.dispatch.transport:Transport://:**@one:1/3"
+    assert (
+        app.connection_for_read("redis://one:1/3").as_uri()
+        == "cantata.engine.dispatch.transport:Transport://:**@one:1/3"
+    )

@@ -41,7 +41,8 @@ def test_its_redis_is_its_broker_else_its_results(broker: object, backend: str |
 
 
 @pytest.mark.parametrize(
-    "app", [shop("sentinel://one:1"), shop([REDIS, REDIS]), shop("rediss://one:1", broker_use_ssl={"ssl_cert_reqs": None})]
+    "app",
+    [shop("sentinel://one:1"), shop([REDIS, REDIS]), shop("rediss://one:1", broker_use_ssl={"ssl_cert_reqs": None})],
 )
 def test_a_broker_with_more_settings_than_its_address_must_be_named(app: Celery) -> None:
     with pytest.raises(ConfigError, match="CANTATA_BROKER_URL"):
@@ -131,10 +132,16 @@ def create(config): ...
 """
 FORMS = {
     "current_app": ("shop_app:app", "made = create_celery()\nmade.set_current()\napp = current_app\n"),
-    "current_app of another default": ("shop_app:app", "made = create_celery()\nmade.set_default()\napp = current_app\n"),
+    "current_app of another default": (
+        "shop_app:app",
+        "made = create_celery()\nmade.set_default()\napp = current_app\n",
+    ),
     "a module that imported current_app": ("shop_app", "capp = create_celery()\n"),
     "PromiseProxy": ("shop_app:app", "from celery.local import PromiseProxy\napp = PromiseProxy(create_celery)\n"),
-    "LocalProxy": ("shop_app:app", "from werkzeug.local import LocalProxy\nmade = create_celery()\napp = LocalProxy(lambda: made)\n"),
+    "LocalProxy": (
+        "shop_app:app",
+        "from werkzeug.local import LocalProxy\nmade = create_celery()\napp = LocalProxy(lambda: made)\n",
+    ),
     "a lazy object of Django": (
         "shop_app:app",
         "from django.utils.functional import SimpleLazyObject\napp = SimpleLazyObject(create_celery)\n",
@@ -214,12 +221,19 @@ def test_a_client_is_given_a_proxy(shop_module: Path) -> None:
 
 @pytest.mark.parametrize(
     "conf",
-    [{"task_default_queue": "cantata.tools"}, {"task_queues": [Queue("a"), Queue("cantata.replies")]}, {"task_queues": ["cantata.x"]}],
+    [
+        {"task_default_queue": "cantata.tools"},
+        {"task_queues": [Queue("a"), Queue("cantata.replies")]},
+        {"task_queues": ["cantata.x"]},
+    ],
 )
 def test_an_application_whose_queue_is_named_like_ours_is_refused(conf: dict[str, Any]) -> None:
     theirs = shop(RABBIT, **conf)
 
-    with pytest.raises(ConfigError, match=r"'shop' uses the queue 'cantata\.\w+', which is named like those of Cantata; rename it, or set"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'shop' uses the queue 'cantata\.\w+', which is named like those of Cantata; rename it, or set",
+    ):
         make_app(REDIS, beside=theirs)
 
     assert make_app(REDIS, beside=theirs, namespace="ours")

@@ -11,7 +11,10 @@ def test_modules_of_one_version_are_no_mixture() -> None:
 
 def test_versions_of_a_module_are_told_with_those_that_serve_them() -> None:
     assert code_versions.describe_mixed(["a@2", "a@1", "b@1"]) == "a (1, 2)"
-    assert code_versions.describe_served({"one": ["a@1"], "two": ["a@2"], "three": ["a@1", "b@1"]}) == "a: 1 by one and three, 2 by two"
+    assert (
+        code_versions.describe_served({"one": ["a@1"], "two": ["a@2"], "three": ["a@1", "b@1"]})
+        == "a: 1 by one and three, 2 by two"
+    )
 
 
 def test_of_many_workers_some_are_named() -> None:

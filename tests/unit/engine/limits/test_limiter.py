@@ -75,7 +75,10 @@ def test_each_attempt_of_a_step_has_the_same_ticket() -> None:
             Exhausted("run", "usd", 0.5, 0.4987, 0.004),
             "$0.4987 of the $0.5 of limits.budgets.run.usd are spent, and this call may take $0.004",
         ),
-        (Exhausted("tenant", "usd", 20, 20, 0), "$20 of the $20 of limits.budgets.tenant.usd are spent, and this call may take $0"),
+        (
+            Exhausted("tenant", "usd", 20, 20, 0),
+            "$20 of the $20 of limits.budgets.tenant.usd are spent, and this call may take $0",
+        ),
     ],
 )
 def test_people_are_told_what_was_spent(exhausted: Exhausted, told: str) -> None:

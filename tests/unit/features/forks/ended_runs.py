@@ -16,6 +16,17 @@ TURN: JsonValue = {"text": "hello", "agent": "ann"}
 
 def ended_run(kind: str, request: JsonValue, **labels: str) -> EndedRun:
     return EndedRun(
-        run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, steps={}, specs={}, shared={},
-        edges={}, names={}, expansions={}, terminals="[]",
-    )  # fmt: skip
+        run_id="old",
+        status="succeeded",
+        kind=kind,
+        request=request,
+        definitions="",
+        labels=labels,
+        steps={},
+        specs={},
+        shared={},
+        edges={},
+        names={},
+        expansions={},
+        terminals="[]",
+    )

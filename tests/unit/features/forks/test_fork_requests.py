@@ -44,7 +44,10 @@ def test_the_input_of_a_workflow_in_python_is_its_arguments() -> None:
 
 
 def test_the_input_of_a_turn_is_its_text() -> None:
-    assert request_of(ended_run("turn", TURN), "ann", {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
+    assert request_of(ended_run("turn", TURN), "ann", {"input": "bye"}, DEFINITIONS) == (
+        {"text": "bye", "agent": "ann"},
+        "bye",
+    )
     assert request_of(ended_run("turn", TURN), "ann", {}, DEFINITIONS) == (TURN, "hello")
 
 

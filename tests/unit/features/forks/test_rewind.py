@@ -18,18 +18,32 @@ STOPPED = EndedStep(state="skipped", pending=1, taken=0)
 
 
 def ended(
-    steps: dict[str, EndedStep], edges: Iterable[str] = (), *, names: dict[str, str] | None = None,
-    expansions: dict[str, Expansion] | None = None, specs: dict[str, ForkSpec] | None = None,
-) -> EndedRun:  # fmt: skip
+    steps: dict[str, EndedStep],
+    edges: Iterable[str] = (),
+    *,
+    names: dict[str, str] | None = None,
+    expansions: dict[str, Expansion] | None = None,
+    specs: dict[str, ForkSpec] | None = None,
+) -> EndedRun:
     """A run with these steps behind @start; an edge is `a -> b`."""
     out: dict[str, tuple[OutEdge, ...]] = {}
     for source, target in (edge.split(" -> ") for edge in edges):
         out[source] = (*out.get(source, ()), OutEdge(target, "done", True))
     return EndedRun(
-        run_id="old", status="failed", kind="turn", request={}, definitions="", labels={}, steps={START: DONE, **steps},
-        specs=dict.fromkeys((START, *steps), ForkSpec()) | (specs or {}), shared={}, edges=out, names=names or {},
-        expansions=expansions or {}, terminals='["d"]',
-    )  # fmt: skip
+        run_id="old",
+        status="failed",
+        kind="turn",
+        request={},
+        definitions="",
+        labels={},
+        steps={START: DONE, **steps},
+        specs=dict.fromkeys((START, *steps), ForkSpec()) | (specs or {}),
+        shared={},
+        edges=out,
+        names=names or {},
+        expansions=expansions or {},
+        terminals='["d"]',
+    )
 
 
 DIAMOND = ("a -> b", "a -> c", "b -> d", "c -> d")
@@ -57,7 +71,9 @@ def test_a_retry_runs_what_failed_and_what_was_stopped_but_no_branch_that_was_no
 
 
 def test_a_run_that_left_nothing_cannot_be_retried() -> None:
-    with pytest.raises(ConfigError, match=r"run old left nothing to retry: its status is 'failed'; fork it from a step"):
+    with pytest.raises(
+        ConfigError, match=r"run old left nothing to retry: its status is 'failed'; fork it from a step"
+    ):
         rewind.retry(ended({"a": DONE}))
 
 
@@ -72,7 +88,12 @@ def test_a_failure_in_a_scope_that_finished_is_no_reason_to_retry() -> None:
 
 def test_a_step_that_expanded_expands_again_without_what_it_added() -> None:
     grown = {"a": Expansion(ids=("a/x", "a/end"), exit="a/end", names={"was": "a"})}
-    run = ended({"a": DONE, "a/x": DONE, "a/end": DONE, "d": DONE}, ("a/x -> a/end", "a/end -> d"), names={"a": "a/end"}, expansions=grown)
+    run = ended(
+        {"a": DONE, "a/x": DONE, "a/end": DONE, "d": DONE},
+        ("a/x -> a/end", "a/end -> d"),
+        names={"a": "a/end"},
+        expansions=grown,
+    )
 
     fork = rewind.fork(run, "a/x")
     assert [step.step_id for step in fork.restarted] == ["a/x", "a/end", "d"]
@@ -98,10 +119,14 @@ def test_the_items_of_a_map_that_finished_stay() -> None:
     steps = {"m": DONE, "m/0": DONE, "m/1": FAILED, "m/2": STOPPED, "m/end": STOPPED}
     in_window = {f"m/{i}": ForkSpec(window="m") for i in range(3)}
 
-    fork = rewind.retry(ended(steps, [f"m/{i} -> m/end" for i in range(3)], names={"m": "m/end"}, expansions=grown, specs=in_window))
+    fork = rewind.retry(
+        ended(steps, [f"m/{i} -> m/end" for i in range(3)], names={"m": "m/end"}, expansions=grown, specs=in_window)
+    )
 
     assert [step.step_id for step in fork.restarted] == ["m/1", "m/2", "m/end"]
-    assert {name: (window.size, window.busy, window.items) for name, window in fork.windows.items()} == {"m": (2, 0, ("m/1", "m/2"))}
+    assert {name: (window.size, window.busy, window.items) for name, window in fork.windows.items()} == {
+        "m": (2, 0, ("m/1", "m/2"))
+    }
 
 
 @pytest.mark.parametrize(("b", "quorum", "joins"), [(FAILED, 1, ["b", "c"]), (DONE, 0, ["c"])])

@@ -52,7 +52,9 @@ app.conf.beat_schedule = {
 """
 
 
-def test_entries_are_imported_and_those_that_cannot_be_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_imported_and_those_that_cannot_be_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "beaten.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -70,10 +72,15 @@ def test_entries_are_imported_and_those_that_cannot_be_are_told(tmp_path: Path, 
     }
     nodes = {name: each["chain"]["nodes"][0] for name, each in found["schedules"].items()}
     assert {name: (node["name"], node["input"]) for name, node in nodes.items()} == {
-        "every-30-seconds": ("beaten.add", {"a": 16, "b": 2}), "weekdays": ("beaten.add", {"a": 1, "b": 2}),
-        "quarters": ("elsewhere.sum@slow", {"n": [1]}), "daily": ("beaten.add", {"a": 1}),
-    }  # fmt: skip
-    assert found["tools"] == {"beaten.add": {"task": "beaten.add"}, "elsewhere.sum@slow": {"task": "elsewhere.sum", "queue": "slow"}}
+        "every-30-seconds": ("beaten.add", {"a": 16, "b": 2}),
+        "weekdays": ("beaten.add", {"a": 1, "b": 2}),
+        "quarters": ("elsewhere.sum@slow", {"n": [1]}),
+        "daily": ("beaten.add", {"a": 1}),
+    }
+    assert found["tools"] == {
+        "beaten.add": {"task": "beaten.add"},
+        "elsewhere.sum@slow": {"task": "elsewhere.sum", "queue": "slow"},
+    }
     faults = dict(line.removeprefix("submit: ").split(": ", 1) for line in done.stderr.splitlines())
     assert "a schedule of type 'solar' cannot be imported" in faults["dawn"]
     assert "day_of_month and day_of_week both match" in faults["both"]

@@ -51,8 +51,13 @@ DAILY, HOURLY = "30 2 * * *", "30 * * * *"
         ("0 7 * * mon-fri", BERLIN, "2026-10-23T12:00", ["26 07:00+0100", "27 07:00+0100"]),
     ],
 )
-def test_a_cron_expression_follows_the_clock_on_the_wall(cron: str, zone: ZoneInfo, after: str, expected: list[str]) -> None:
-    assert shown(schedule(cron=cron, timezone=zone.key), datetime.fromisoformat(after).replace(tzinfo=zone), len(expected)) == expected
+def test_a_cron_expression_follows_the_clock_on_the_wall(
+    cron: str, zone: ZoneInfo, after: str, expected: list[str]
+) -> None:
+    assert (
+        shown(schedule(cron=cron, timezone=zone.key), datetime.fromisoformat(after).replace(tzinfo=zone), len(expected))
+        == expected
+    )
 
 
 @pytest.mark.parametrize("moment", [datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)])
@@ -85,15 +90,16 @@ CRONS = st.sampled_from(
 SCHEDULES = st.one_of(
     st.builds(
         lambda cron, zone: schedule(cron=cron, timezone=zone),
-        CRONS, st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
+        CRONS,
+        st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
     ),
     st.builds(lambda seconds: schedule(every=seconds), st.integers(1, 10**7)),
-)  # fmt: skip
+)
 MOMENTS = st.one_of(
     st.integers(YEAR_2026_MS, YEAR_2026_MS + 400 * 24 * HOUR_MS),
-    st.sampled_from([datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)]).flatmap(
-        lambda day: st.integers(0, 12 * HOUR_MS).map(lambda ms: round(day.timestamp() * 1000) + ms)
-    ),
+    st.sampled_from(
+        [datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)]
+    ).flatmap(lambda day: st.integers(0, 12 * HOUR_MS).map(lambda ms: round(day.timestamp() * 1000) + ms)),
 )
 
 
@@ -107,8 +113,12 @@ def test_times_increase_and_do_not_depend_on_where_one_begins(of: Schedule, afte
     assert next(times(of, found[0] - 1)) == found[0]
 
 
-@given(SCHEDULES, MOMENTS, st.integers(0, 30 * HOUR_MS), st.sampled_from([10, 600, 7200]), st.sampled_from([0, 60, 7200]))
-def test_each_time_that_has_come_is_run_or_missed_once(of: Schedule, since_ms: int, passed_ms: int, window_s: int, jitter_s: int) -> None:
+@given(
+    SCHEDULES, MOMENTS, st.integers(0, 30 * HOUR_MS), st.sampled_from([10, 600, 7200]), st.sampled_from([0, 60, 7200])
+)
+def test_each_time_that_has_come_is_run_or_missed_once(
+    of: Schedule, since_ms: int, passed_ms: int, window_s: int, jitter_s: int
+) -> None:
     of = of.model_copy(update={"catch_up": float(window_s), "jitter": float(jitter_s)})
     now_ms, at_ms = since_ms + passed_ms, next(times(of, since_ms))
     fired, missed = list[int](), 0
@@ -158,7 +168,9 @@ def test_one_date_that_has_passed_is_run_within_its_window_only(late_s: int, is_
 
 def test_placeholders_are_in_the_time_zone_of_the_schedule_and_others_stay() -> None:
     at_ms = round(datetime(2026, 3, 29, 5, 0, tzinfo=UTC).timestamp() * 1000)
-    turn = schedule(every="1h", timezone="Europe/Berlin", turn={"text": "{schedule} {date} {time} {weekday} {other} {{date}}"})
+    turn = schedule(
+        every="1h", timezone="Europe/Berlin", turn={"text": "{schedule} {date} {time} {weekday} {other} {{date}}"}
+    )
     chain = schedule(every="1h", turn=None, chain="a", input={"day": "{date}", "deep": [{"at": "{timestamp}"}, 7]})
 
     text = request_at(turn, "report", {"text": turn.turn and turn.turn.text}, at_ms)
@@ -172,6 +184,8 @@ def test_placeholders_are_in_the_time_zone_of_the_schedule_and_others_stay() -> 
 def test_the_input_of_a_workflow_in_python_is_that_of_its_node() -> None:
     of = schedule(every="1h", turn=None, workflow="close_books", input={"day": "{date}"})
 
-    found = request_at(of, "a", {"nodes": [{"node_id": "close_books", "input": {"day": "{date}"}}], "entry_node": "close_books"}, 0)
+    found = request_at(
+        of, "a", {"nodes": [{"node_id": "close_books", "input": {"day": "{date}"}}], "entry_node": "close_books"}, 0
+    )
 
     assert found == {"nodes": [{"node_id": "close_books", "input": {"day": "1970-01-01"}}], "entry_node": "close_books"}

@@ -67,7 +67,12 @@ def test_results_of_large_chains_and_of_many_are_not_kept(monkeypatch: pytest.Mo
 def test_results_for_many_names_of_inputs_are_not_kept() -> None:
     misses = checks._known_faults.cache_info().misses
 
-    assert checks.check(asked(initial_input={"city": "Ulm", **{f"n{number:06}": 1 for number in range(20_000)}}), DEFINITIONS)[0] == []
+    assert (
+        checks.check(
+            asked(initial_input={"city": "Ulm", **{f"n{number:06}": 1 for number in range(20_000)}}), DEFINITIONS
+        )[0]
+        == []
+    )
 
     assert checks._known_faults.cache_info().misses == misses
 
@@ -77,7 +82,10 @@ def test_what_a_chain_may_hold_a_key_may_hold() -> None:
     for _ in range(240):
         deep = [deep]
     for value in (deep, 10**30, "\ud800"):
-        request = stored(ChainRequest, asked([tool("a")]).model_dump() | {"nodes": [{**tool("a").model_dump(), "input": {"x": value}}]})
+        request = stored(
+            ChainRequest,
+            asked([tool("a")]).model_dump() | {"nodes": [{**tool("a").model_dump(), "input": {"x": value}}]},
+        )
         assert checks.check(request, DEFINITIONS)[0] == []
         assert expand.plan(request, DEFINITIONS).steps[0].params["input"] == {"x": value}
 

@@ -12,16 +12,24 @@ from tests.unit.flows.sample_chains import DEFINITIONS, branch, faults, mapping,
 
 
 def test_all_faults_are_told_at_once_under_the_code_of_their_sort() -> None:
-    messages, code = faults(tool("a", next_node="b", name="x"), tool("b", next_node="a", condition="y"), tool("b"), entry="zzz")
+    messages, code = faults(
+        tool("a", next_node="b", name="x"), tool("b", next_node="a", condition="y"), tool("b"), entry="zzz"
+    )
 
     assert [message.partition(":")[0] for message in messages] == [
-        "nodes[0] 'a'.name", "nodes[1] 'b'.condition", "nodes[2] 'b'.node_id", "entry_node", "nodes[1] 'b'.next_node",
-    ]  # fmt: skip
+        "nodes[0] 'a'.name",
+        "nodes[1] 'b'.condition",
+        "nodes[2] 'b'.node_id",
+        "entry_node",
+        "nodes[1] 'b'.next_node",
+    ]
     assert code == "bad_request"
 
 
 def test_a_misspelt_target_hides_no_other_fault_and_makes_none() -> None:
-    messages, _ = faults(tool("start", next_node="summarize"), tool("summarise", next_node="report"), tool("report"), tool("lost"))
+    messages, _ = faults(
+        tool("start", next_node="summarize"), tool("summarise", next_node="report"), tool("report"), tool("lost")
+    )
 
     assert [message.partition(":")[0] for message in messages] == ["nodes[0] 'start'.next_node", "nodes[3] 'lost'"]
 
@@ -50,13 +58,17 @@ def test_too_many_nodes_are_told_in_one_sentence() -> None:
     few = Definitions(limits=Limits(max_nodes=3))
 
     assert faults(*(tool(str(i)) for i in range(4)), definitions=few) == (
-        ["nodes: 4 nodes are more than the 3 allowed; split the chain, or raise limits.max_nodes"], "bad_request",
-    )  # fmt: skip
+        ["nodes: 4 nodes are more than the 3 allowed; split the chain, or raise limits.max_nodes"],
+        "bad_request",
+    )
     assert checks.check(ChainRequest(nodes=[]), few)[0][0].message == "there are no nodes"
 
 
 def test_chains_that_run_each_other_in_a_circle_are_refused() -> None:
-    inner = {name: Chain(entry_node="x", nodes=[tool("x", kind="chain", name=other)]) for name, other in (("a", "b"), ("b", "a"))}
+    inner = {
+        name: Chain(entry_node="x", nodes=[tool("x", kind="chain", name=other)])
+        for name, other in (("a", "b"), ("b", "a"))
+    }
     definitions = Definitions(chains=inner)
 
     messages, code = faults(tool("n", kind="chain", name="a"), definitions=definitions)
@@ -70,15 +82,20 @@ def test_chains_that_run_each_other_in_a_circle_are_refused() -> None:
 
 def test_the_faults_of_a_chain_that_is_run_are_told_with_its_name() -> None:
     definitions = Definitions(
-        chains={"sub": Chain(entry_node="x", nodes=[tool("x", name="gone")]), "other": Chain(entry_node="", nodes=[tool("y")])}
+        chains={
+            "sub": Chain(entry_node="x", nodes=[tool("x", name="gone")]),
+            "other": Chain(entry_node="", nodes=[tool("y")]),
+        }
     )
 
     messages, _ = faults(tool("n", kind="chain", name="sub"), definitions=definitions)
 
     assert messages == ["chains.sub.nodes[0] 'x'.name: 'gone' is not under 'tools'; nothing is"]
     assert [str(fault).partition(":")[0] for fault in checks.check_chains(definitions)] == [
-        "chains.sub.nodes[0] 'x'.name", "chains.other.nodes[0] 'y'.name", "chains.other.entry_node",
-    ]  # fmt: skip
+        "chains.sub.nodes[0] 'x'.name",
+        "chains.other.nodes[0] 'y'.name",
+        "chains.other.entry_node",
+    ]
 
 
 def test_loops_and_maps_nest_to_a_limit() -> None:
@@ -106,7 +123,9 @@ def test_a_side_that_points_back_leads_nowhere_else() -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_a_fault() -> None:
-    inner = Chain.model_validate({"nodes": [{"node_id": "a", "kind": "tool", "name": "one"}], "entry_node": "a", "answers": {"x": "a.("}})
+    inner = Chain.model_validate(
+        {"nodes": [{"node_id": "a", "kind": "tool", "name": "one"}], "entry_node": "a", "answers": {"x": "a.("}}
+    )
     definitions = Definitions(tools={"one": Tool(function="m:one")}, chains={"inner": inner})
 
     assert [fault.where for fault in checks.check_chains(definitions)] == ["chains.inner.answers.x"]

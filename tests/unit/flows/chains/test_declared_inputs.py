@@ -18,7 +18,11 @@ from cantata.values import JsonValue
 TOOLS = {"t": Tool(function="m:t")}
 SCHEMA: dict[str, JsonValue] = {
     "type": "object",
-    "properties": {"text": {"type": "string"}, "limit": {"type": "integer", "default": 3}, "tags": {"items": {"type": "string"}}},
+    "properties": {
+        "text": {"type": "string"},
+        "limit": {"type": "integer", "default": 3},
+        "tags": {"items": {"type": "string"}},
+    },
     "required": ["text"],
 }
 
@@ -31,7 +35,9 @@ def asked(*nodes: dict[str, Any], **fields: Any) -> ChainRequest:
     return ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"], **fields})
 
 
-def faults(*nodes: dict[str, Any], is_draft: bool = False, definitions: Definitions | None = None, **fields: Any) -> list[str]:
+def faults(
+    *nodes: dict[str, Any], is_draft: bool = False, definitions: Definitions | None = None, **fields: Any
+) -> list[str]:
     found, code = checks.check(asked(*nodes, **fields), definitions or Definitions(tools=TOOLS), is_draft=is_draft)
     assert code == "bad_request"
     return [str(fault) for fault in found]
@@ -53,7 +59,9 @@ def branching(condition: str) -> list[dict[str, Any]]:
 # Names
 
 
-@pytest.mark.parametrize("fields", [{"initial_input": {"text": "x"}}, {"inputs": {"text": "string"}, "initial_input": {"text": "x"}}, {}])
+@pytest.mark.parametrize(
+    "fields", [{"initial_input": {"text": "x"}}, {"inputs": {"text": "string"}, "initial_input": {"text": "x"}}, {}]
+)
 def test_a_condition_on_a_node_that_does_not_exist_is_refused(fields: dict[str, Any]) -> None:
     assert places(faults(*branching("aa.foo == `1`"), **fields)) == ["nodes[1] 'b'.condition"]
 
@@ -67,7 +75,12 @@ def test_what_nodes_and_inputs_are_called_may_be_read() -> None:
 def test_an_item_is_known_to_the_node_of_a_map_and_to_no_other() -> None:
     mapping = {"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "each"}
 
-    assert faults(mapping, node("each", input_map={"x": "_item", "y": "index", "z": "item.a"}), initial_input={"items": []}) == []
+    assert (
+        faults(
+            mapping, node("each", input_map={"x": "_item", "y": "index", "z": "item.a"}), initial_input={"items": []}
+        )
+        == []
+    )
     assert places(faults(node("a", input_map={"x": "_item"}), initial_input={"n": 1})) == ["nodes[0] 'a'.input_map.x"]
 
 
@@ -89,20 +102,30 @@ def test_a_key_of_the_input_that_is_not_declared_is_refused() -> None:
 
 
 def test_an_open_schema_allows_any_name() -> None:
-    assert faults(node("a", input_map={"x": "other"}), inputs={**SCHEMA, "additionalProperties": True}, initial_input={"text": "x"}) == []
+    assert (
+        faults(
+            node("a", input_map={"x": "other"}),
+            inputs={**SCHEMA, "additionalProperties": True},
+            initial_input={"text": "x"},
+        )
+        == []
+    )
 
 
 # What is given
 
 
-@pytest.mark.parametrize("inputs", [{"text": "string", "limit": {"type": "integer", "default": 3}, "tags": "array?"}, SCHEMA])
+@pytest.mark.parametrize(
+    "inputs", [{"text": "string", "limit": {"type": "integer", "default": 3}, "tags": "array?"}, SCHEMA]
+)
 def test_what_is_given_is_held_against_what_is_declared(inputs: dict[str, JsonValue]) -> None:
     assert faults(node("a"), inputs=inputs, initial_input={"text": "x", "limit": 1, "tags": ["y"]}) == []
     assert faults(node("a"), inputs=inputs, initial_input={"text": "x"}) == []
     assert places(faults(node("a"), inputs=inputs)) == ["initial_input.text"]
     assert places(faults(node("a"), inputs=inputs, initial_input={"txt": "x", "text": "y", "limit": "z"})) == [
-        "initial_input.txt", "initial_input.limit",
-    ]  # fmt: skip
+        "initial_input.txt",
+        "initial_input.limit",
+    ]
 
 
 def test_defaults_are_part_of_the_input() -> None:
@@ -124,8 +147,10 @@ def test_a_node_gives_a_named_chain_the_inputs_that_it_declares() -> None:
 
     assert faults(node("a", **call, input_map={"text": "input.t"}), definitions=definitions) == []
     assert places(faults(node("a", **call, input={"txt": 1, "limit": "x"}), definitions=definitions)) == [
-        "nodes[0] 'a'.input", "nodes[0] 'a'.input.txt", "nodes[0] 'a'.input.limit",
-    ]  # fmt: skip
+        "nodes[0] 'a'.input",
+        "nodes[0] 'a'.input.txt",
+        "nodes[0] 'a'.input.limit",
+    ]
 
 
 def test_a_named_chain_reads_what_it_declares_and_nothing_else() -> None:

@@ -25,10 +25,14 @@ def test_the_chain_of_the_cookbook_joins_over_an_untaken_branch() -> None:
         branch("check", "parse.data_type == 'numeric'", true_node="numeric_transform", false_node="text_transform"),
         tool("numeric_transform", name="t", input_map={"values": "parse.values"}, next_node="write_output"),
         tool("text_transform", name="slow", input_map={"values": "parse.values"}, next_node="write_output"),
-        tool("write_output", kind="skill", name="s", input_map={"x": "numeric_transform.stats OR text_transform.summary"}),
+        tool(
+            "write_output", kind="skill", name="s", input_map={"x": "numeric_transform.stats OR text_transform.summary"}
+        ),
     ]
     tools: dict[str, Function] = {
-        "t": lambda given: {"data_type": given["text"], "values": [1, 2]} if "text" in given else {"stats": given["values"]},
+        "t": lambda given: (
+            {"data_type": given["text"], "values": [1, 2]} if "text" in given else {"stats": given["values"]}
+        ),
         "slow": lambda given: {"summary": given["values"]},
     }
 
@@ -48,7 +52,11 @@ def test_a_join_runs_once_when_all_before_it_are_over() -> None:
 
 def test_what_only_an_error_or_an_untaken_side_reaches_does_not_run() -> None:
     run = play(
-        tool("a", next_node="b", on_error="h"), branch("b", "`false`", true_node="c"), tool("c", next_node="d"), tool("d"), tool("h")
+        tool("a", next_node="b", on_error="h"),
+        branch("b", "`false`", true_node="c"),
+        tool("c", next_node="d"),
+        tool("d"),
+        tool("h"),
     )
 
     assert run.story == ["a", "b"]
@@ -56,14 +64,18 @@ def test_what_only_an_error_or_an_untaken_side_reaches_does_not_run() -> None:
 
 
 def test_skip_goes_on_with_null() -> None:
-    run = play(tool("a", name="slow", on_error="skip", next_node="b"), tool("b", input_map={"x": "a"}), tools={"slow": fails})
+    run = play(
+        tool("a", name="slow", on_error="skip", next_node="b"), tool("b", input_map={"x": "a"}), tools={"slow": fails}
+    )
 
     assert run.output("b") == {"x": None}
     assert run.status == "succeeded"
 
 
 def test_a_jump_takes_the_edge_for_failure_alone() -> None:
-    run = play(tool("a", name="slow", on_error="h", next_node="b"), tool("b"), tool("h", next_node="b"), tools={"slow": fails})
+    run = play(
+        tool("a", name="slow", on_error="h", next_node="b"), tool("b"), tool("h", next_node="b"), tools={"slow": fails}
+    )
 
     assert run.story == ["a", "h", "b"]
 
@@ -77,8 +89,9 @@ def test_a_map_keeps_length_and_order_and_its_node_answers_with_the_list() -> No
         mapping("m", "xs", "b", next_node="c"),
         tool("b", name="slow", input_map={"x": "_item", "all": "xs"}),
         tool("c", input_map={"m": "m", "b": "b"}),
-        tools={"slow": lambda given: [given["x"], given["all"]]}, xs=[3, 1, 2],
-    )  # fmt: skip
+        tools={"slow": lambda given: [given["x"], given["all"]]},
+        xs=[3, 1, 2],
+    )
 
     assert run.output("m") == [[3, [3, 1, 2]], [1, [3, 1, 2]], [2, [3, 1, 2]]]
     assert run.output("c") == {"m": run.output("m"), "b": run.output("m")}
@@ -90,13 +103,18 @@ def test_an_empty_map_gathers_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_error", "status", "output"), [("skip", "succeeded", [1, None, 3]), ("abort", "failed", None), ("h", "succeeded", None)]
+    ("on_error", "status", "output"),
+    [("skip", "succeeded", [1, None, 3]), ("abort", "failed", None), ("h", "succeeded", None)],
 )
 def test_a_failing_item_is_null_or_fails_the_map(on_error: str, status: str, output: JsonValue) -> None:
     def odd(given: dict[str, JsonValue]) -> JsonValue:
         return given["x"] if given["x"] != 2 else fails(given)
 
-    nodes = mapping("m", "xs", "b", on_error=on_error), tool("b", name="slow", input_map={"x": "item"}), tool("h", deps=["m"])
+    nodes = (
+        mapping("m", "xs", "b", on_error=on_error),
+        tool("b", name="slow", input_map={"x": "item"}),
+        tool("h", deps=["m"]),
+    )
 
     run = play(*nodes, tools={"slow": odd}, xs=[1, 2, 3])
 
@@ -107,9 +125,15 @@ def test_a_failing_item_is_null_or_fails_the_map(on_error: str, status: str, out
 
 def test_maps_nest_and_run_chains() -> None:
     nested = play(
-        mapping("m", "rows", "n"), mapping("n", "_item", "b"), tool("b", input_map={"x": "_item", "k": "k"}), rows=[[1, 2], [], [3]], k=9
+        mapping("m", "rows", "n"),
+        mapping("n", "_item", "b"),
+        tool("b", input_map={"x": "_item", "k": "k"}),
+        rows=[[1, 2], [], [3]],
+        k=9,
     )
-    chained = play(mapping("m", "rows", "g"), tool("g", kind="chain", name="sub", input_map={"n": "_item"}), rows=[5, 6])
+    chained = play(
+        mapping("m", "rows", "g"), tool("g", kind="chain", name="sub", input_map={"n": "_item"}), rows=[5, 6]
+    )
 
     assert nested.output("m") == [[{"x": 1, "k": 9}, {"x": 2, "k": 9}], [], [{"x": 3, "k": 9}]]
     assert chained.output("m") == [{"x": 5}, {"x": 6}]
@@ -131,7 +155,11 @@ def test_a_nested_chain_reads_its_own_input_and_takes_its_place() -> None:
 def test_ids_of_a_nested_chain_may_be_digits_and_words_of_ours() -> None:
     inner = Chain(
         entry_node="0",
-        nodes=[tool("0", next_node="end"), tool("end", next_node="gather", input_map={"x": '"0"'}), tool("gather", input_map={"x": "end"})],
+        nodes=[
+            tool("0", next_node="end"),
+            tool("end", next_node="gather", input_map={"x": '"0"'}),
+            tool("gather", input_map={"x": "end"}),
+        ],
     )
 
     run = play(tool("g", kind="chain", name="c"), definitions=DEFINITIONS.model_copy(update={"chains": {"c": inner}}))
@@ -145,7 +173,9 @@ def test_a_failure_in_a_nested_chain_is_the_failure_of_its_node() -> None:
     inner = Chain(entry_node="a", nodes=[tool("a", name="slow", next_node="b"), tool("b")])
     definitions = DEFINITIONS.model_copy(update={"chains": {"c": inner}})
 
-    run = play(tool("g", kind="chain", name="c", on_error="h"), tool("h"), tools={"slow": fails}, definitions=definitions)
+    run = play(
+        tool("g", kind="chain", name="c", on_error="h"), tool("h"), tools={"slow": fails}, definitions=definitions
+    )
 
     assert run.story == ["g", "g/a", "h"]
     assert run.status == "succeeded"
@@ -155,7 +185,9 @@ def test_a_nested_chain_ends_though_nothing_of_it_ran_to_a_terminal() -> None:
     inner = Chain(entry_node="a", nodes=[branch("a", "`false`", true_node="b"), tool("b")])
 
     run = play(
-        tool("g", kind="chain", name="c", next_node="e"), tool("e"), definitions=DEFINITIONS.model_copy(update={"chains": {"c": inner}})
+        tool("g", kind="chain", name="c", next_node="e"),
+        tool("e"),
+        definitions=DEFINITIONS.model_copy(update={"chains": {"c": inner}}),
     )
 
     assert run.story == ["g", "g/a", "g/@end", "e"]
@@ -177,9 +209,13 @@ def test_a_loop_holds_maps_and_nested_chains_hold_loops() -> None:
         tool("g", kind="chain", name="c", input_map={"top": "_item"}),
         branch("again", "count.n < `2`", true_node="count"),
     ]
-    nested = inner.model_copy(update={"nodes": [*inner.nodes[:1], inner.nodes[1].model_copy(update={"false_node": "e"}), inner.nodes[2]]})
+    nested = inner.model_copy(
+        update={"nodes": [*inner.nodes[:1], inner.nodes[1].model_copy(update={"false_node": "e"}), inner.nodes[2]]}
+    )
 
-    run = play(*nodes, tools={"slow": counter}, definitions=DEFINITIONS.model_copy(update={"chains": {"c": nested}}), xs=[7, 8])
+    run = play(
+        *nodes, tools={"slow": counter}, definitions=DEFINITIONS.model_copy(update={"chains": {"c": nested}}), xs=[7, 8]
+    )
 
     assert run.output("m") == [{"n": 3, "top": 7}, {"n": 3, "top": 8}]
     assert "m#2/1/count#3" in run.story
@@ -190,14 +226,23 @@ def test_a_loop_holds_maps_and_nested_chains_hold_loops() -> None:
 def dags(draw: st.DrawFn) -> list[ChainNode]:
     """Nodes that lead forward only, each reached by something."""
     size = draw(st.integers(1, 9))
-    nodes: list[dict[str, object]] = [{"node_id": f"n{i}", "kind": "tool", "name": "t", "deps": []} for i in range(size)]
+    nodes: list[dict[str, object]] = [
+        {"node_id": f"n{i}", "kind": "tool", "name": "t", "deps": []} for i in range(size)
+    ]
     for i in range(1, size):
         source, how = (
             nodes[draw(st.integers(0, i - 1))],
             draw(st.sampled_from(["next_node", "deps", "on_error", "input_map", "true_node", "false_node"])),
         )
         if how in ("true_node", "false_node") and not source.keys() & {"next_node", "input_map", how}:
-            source.update({"kind": "branch", "name": "", "condition": draw(st.sampled_from(["`true`", "`false`", "k"])), how: f"n{i}"})
+            source.update(
+                {
+                    "kind": "branch",
+                    "name": "",
+                    "condition": draw(st.sampled_from(["`true`", "`false`", "k"])),
+                    how: f"n{i}",
+                }
+            )
         elif how in ("next_node", "on_error") and how not in source and source["kind"] != "branch":
             source[how] = f"n{i}"
         elif how == "input_map":
@@ -205,7 +250,9 @@ def dags(draw: st.DrawFn) -> list[ChainNode]:
         else:
             nodes[i]["deps"] = [source["node_id"]]
     for i in range(1, size):
-        nodes[i]["deps"] = sorted({*nodes[i]["deps"], *draw(st.lists(st.sampled_from([f"n{j}" for j in range(i)]), max_size=2))})  # type: ignore[misc]  # a list
+        nodes[i]["deps"] = sorted(
+            {*nodes[i]["deps"], *draw(st.lists(st.sampled_from([f"n{j}" for j in range(i)]), max_size=2))}  # type: ignore[misc]  # a list
+        )
     return [ChainNode.model_validate(node) for node in nodes]
 
 
@@ -265,13 +312,18 @@ def test_several_nodes_may_be_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "output"), [({"x": "a.k"}, 1), ({"x": "a.k", "y": "a.nothing"}, 1), ({"x": "a.k", "y": "input.z"}, {"x": 1, "y": 2})]
+    ("answers", "output"),
+    [({"x": "a.k"}, 1), ({"x": "a.k", "y": "a.nothing"}, 1), ({"x": "a.k", "y": "input.z"}, {"x": 1, "y": 2})],
 )
 def test_a_named_chain_gives_its_answers(answers: dict[str, str], output: object) -> None:
-    inner = Chain.model_validate({"nodes": [{"node_id": "a", "kind": "tool", "name": "one"}], "entry_node": "a", "answers": answers})
+    inner = Chain.model_validate(
+        {"nodes": [{"node_id": "a", "kind": "tool", "name": "one"}], "entry_node": "a", "answers": answers}
+    )
     definitions = Definitions(tools={"one": Tool(function="m:one")}, chains={"inner": inner})
     node = {"node_id": "it", "kind": "chain", "name": "inner", "input": {"z": 2}}
 
-    run = Run(ChainRequest.model_validate({"nodes": [node], "entry_node": "it"}), definitions, {"one": lambda given: {"k": 1}}).play()
+    run = Run(
+        ChainRequest.model_validate({"nodes": [node], "entry_node": "it"}), definitions, {"one": lambda given: {"k": 1}}
+    ).play()
 
     assert run.output("it") == output

@@ -12,7 +12,8 @@ from tests.unit.flows.sample_chains import branch, mapping, tool
 
 def stated(*nodes: ChainNode) -> list[str]:
     return [
-        f"{link.source} {link.sort} {link.target} {link.label} ({link.owner}.{link.field})" for link in graph_of_nodes.read(nodes).links
+        f"{link.source} {link.sort} {link.target} {link.label} ({link.owner}.{link.field})"
+        for link in graph_of_nodes.read(nodes).links
     ]
 
 
@@ -48,11 +49,20 @@ def test_only_expressions_that_have_an_effect_are_read(node: ChainNode, fields: 
 def test_each_sort_of_link_is_found_once_with_the_field_that_states_it() -> None:
     nodes = (tool("a", next_node="c"), tool("b"), tool("c", deps=["b", "b"], input_map={"x": "a.x", "y": "a.y"}))
 
-    assert stated(*nodes) == ["a leads c done (a.next_node)", "b awaits c done (c.deps)", "a reads c done (c.input_map.x)"]
+    assert stated(*nodes) == [
+        "a leads c done (a.next_node)",
+        "b awaits c done (c.deps)",
+        "a reads c done (c.input_map.x)",
+    ]
 
 
 def test_what_the_node_of_a_map_reads_its_map_reads_and_nested_maps_are_one_step() -> None:
-    nodes = (tool("a"), mapping("m", "a", "n"), mapping("n", "_item", "t"), tool("t", input_map={"x": "a", "y": "item"}))
+    nodes = (
+        tool("a"),
+        mapping("m", "a", "n"),
+        mapping("n", "_item", "t"),
+        tool("t", input_map={"x": "a", "y": "item"}),
+    )
 
     found = graph_of_nodes.read(nodes)
 
@@ -88,4 +98,11 @@ def test_an_expression_that_cannot_be_read_is_kept_with_its_reason() -> None:
 def test_the_number_of_links_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_of_nodes, "MAX_LINKS", 3)
 
-    assert len(graph_of_nodes.read([tool("a", next_node=[f"n{i}" for i in range(9)]), *(tool(f"n{i}") for i in range(9))]).links) == 4
+    assert (
+        len(
+            graph_of_nodes.read(
+                [tool("a", next_node=[f"n{i}" for i in range(9)]), *(tool(f"n{i}") for i in range(9))]
+            ).links
+        )
+        == 4
+    )

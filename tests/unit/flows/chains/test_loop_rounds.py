@@ -20,8 +20,15 @@ def test_edges_are_the_union_of_what_nodes_say() -> None:
     )
 
     assert edges(graph) == {
-        "a -> b", "a -> h failed", "b -> c true", "b -> d false", "(a -> c)", "(c -> d)", "c -> e", "d -> e",
-    }  # fmt: skip
+        "a -> b",
+        "a -> h failed",
+        "b -> c true",
+        "b -> d false",
+        "(a -> c)",
+        "(c -> d)",
+        "c -> e",
+        "d -> e",
+    }
     assert graph.terminals == ("e", "h")
 
 
@@ -32,7 +39,9 @@ def test_the_default_of_a_branch_is_its_next_node() -> None:
 
 
 def test_what_the_node_of_a_map_reads_comes_before_the_map() -> None:
-    graph = plan(tool("a", next_node="m"), tool("k", deps=["a"]), mapping("m", "a", "b"), tool("b", input_map={"x": "k"}))
+    graph = plan(
+        tool("a", next_node="m"), tool("k", deps=["a"]), mapping("m", "a", "b"), tool("b", input_map={"x": "k"})
+    )
 
     assert edges(graph) == {"a -> m", "a -> k", "(k -> m)"}
 
@@ -70,7 +79,11 @@ def test_names_answer_to_the_last_round() -> None:
 
 
 def test_past_its_last_round_a_branch_fails() -> None:
-    endless = [tool("a", next_node="b"), branch("b", "`true`", true_node="a", max_iterations=3, on_error="h"), tool("h")]
+    endless = [
+        tool("a", next_node="b"),
+        branch("b", "`true`", true_node="a", max_iterations=3, on_error="h"),
+        tool("h"),
+    ]
 
     assert play(*endless).story == ["a#1", "b#1", "a#2", "b#2", "a#3", "b#3", "h"]
 

@@ -71,7 +71,21 @@ def test_an_inner_loop_begins_anew_in_each_round_of_the_outer() -> None:
 
     run = play(*nodes, tools={"slow": counter})
 
-    assert run.story == ["o#1", "i#1.1", "bi#1.1", "i#1.2", "bi#1.2", "bo#1", "o#2", "i#2.1", "bi#2.1", "i#2.2", "bi#2.2", "bo#2", "e"]
+    assert run.story == [
+        "o#1",
+        "i#1.1",
+        "bi#1.1",
+        "i#1.2",
+        "bi#1.2",
+        "bo#1",
+        "o#2",
+        "i#2.1",
+        "bi#2.1",
+        "i#2.2",
+        "bi#2.2",
+        "bo#2",
+        "e",
+    ]
     assert run.output("e") == {"o": 2, "i": 2}
     assert plan(*nodes).names == {"o": "o#1", "i": "i#1", "i#1": "i#1.1", "bi": "bi#1", "bi#1": "bi#1.1", "bo": "bo#1"}
 
@@ -86,7 +100,17 @@ def test_a_loop_may_begin_in_its_middle() -> None:
 
     run = play(*nodes, tools={"slow": counter})
 
-    assert run.story == ["review#1", "fine#1", "improve#2", "review#2", "fine#2", "improve#3", "review#3", "fine#3", "e"]
+    assert run.story == [
+        "review#1",
+        "fine#1",
+        "improve#2",
+        "review#2",
+        "fine#2",
+        "improve#3",
+        "review#3",
+        "fine#3",
+        "e",
+    ]
 
 
 @st.composite
@@ -103,13 +127,17 @@ def tangles(draw: st.DrawFn) -> list[ChainNode]:
             nodes.append(branch(node_id, " OR ".join(reads) or "k", max_iterations=3, **sides, **by_data))
         else:
             on_error = draw(st.sampled_from(["abort", "skip", "skip"]))
-            nodes.append(tool(node_id, next_node=onward, input_map={f"x{r}": r for r in reads}, on_error=on_error, **by_data))
+            nodes.append(
+                tool(node_id, next_node=onward, input_map={f"x{r}": r for r in reads}, on_error=on_error, **by_data)
+            )
     return nodes
 
 
 @examples(300)
 @given(tangles(), st.randoms(use_true_random=False))
-def test_any_tangle_is_refused_or_ends_with_each_round_over_before_the_next(nodes: list[ChainNode], chance: object) -> None:
+def test_any_tangle_is_refused_or_ends_with_each_round_over_before_the_next(
+    nodes: list[ChainNode], chance: object
+) -> None:
     choose = chance.choice  # type: ignore[attr-defined]  # hypothesis gives a random.Random
     messages, code = faults(*nodes)
     if messages:
@@ -119,7 +147,9 @@ def test_any_tangle_is_refused_or_ends_with_each_round_over_before_the_next(node
     def moody(given: dict[str, JsonValue]) -> JsonValue:
         return {"v": 1} if choose([True] * 9 + [False]) else fails(given)
 
-    run = Run(request(*nodes), DEFINITIONS, {"t": moody}, choose, decide=lambda node_id, visit: choose([True, False])).play()
+    run = Run(
+        request(*nodes), DEFINITIONS, {"t": moody}, choose, decide=lambda node_id, visit: choose([True, False])
+    ).play()
 
     assert run.status in ("succeeded", "failed")
     assert len(run.story) == len(set(run.story))
@@ -135,7 +165,9 @@ def walks(draw: st.DrawFn) -> list[ChainNode]:
         onward = ids[i + 1] if i + 1 < size else None
         target = st.sampled_from([onward, onward, *ids])
         if draw(st.booleans()):
-            nodes.append(branch(node_id, "k", true_node=draw(target) or ids[0], false_node=draw(target), max_iterations=1000))
+            nodes.append(
+                branch(node_id, "k", true_node=draw(target) or ids[0], false_node=draw(target), max_iterations=1000)
+            )
         else:
             nodes.append(tool(node_id, next_node=onward))
     return nodes
@@ -157,10 +189,19 @@ def walk(nodes: Sequence[ChainNode], decide: Mapping[tuple[str, int], bool]) -> 
 
 
 @examples(300)
-@given(walks(), st.dictionaries(st.tuples(st.sampled_from([f"n{i}" for i in range(7)]), st.integers(1, 6)), st.booleans(), max_size=30))
+@given(
+    walks(),
+    st.dictionaries(
+        st.tuples(st.sampled_from([f"n{i}" for i in range(7)]), st.integers(1, 6)), st.booleans(), max_size=30
+    ),
+)
 def test_any_loops_run_as_one_would_walk_them(nodes: list[ChainNode], decide: dict[tuple[str, int], bool]) -> None:
     reached = reach(
-        ["n0"], {node.node_id: [str(target) for target in (node.next_node, node.true_node, node.false_node) if target] for node in nodes}
+        ["n0"],
+        {
+            node.node_id: [str(target) for target in (node.next_node, node.true_node, node.false_node) if target]
+            for node in nodes
+        },
     )
     nodes = [node for node in nodes if node.node_id in reached]
     messages, code = faults(*nodes)
@@ -188,8 +229,11 @@ def test_data_start_a_node_only_where_no_control_leads_and_never_for_the_round_b
 
     assert {(link.source, link.target) for link in whole.loops.recalls} == {("again", "a")}
     assert [f"{link.source} {link.sort} {link.target}" for link in whole.waking] == [
-        "a leads again", "again leads a", "again leads end", "end reads data",
-    ]  # fmt: skip
+        "a leads again",
+        "again leads a",
+        "again leads end",
+        "end reads data",
+    ]
 
 
 def test_a_loop_inside_another_is_found_with_its_body_and_the_link_that_closes_it() -> None:
@@ -203,5 +247,8 @@ def test_a_loop_inside_another_is_found_with_its_body_and_the_link_that_closes_i
     loops = outline(nodes, "outer").loops
 
     assert [(loop.first, loop.branch) for loop in loops.path("inner")] == [("outer", "more"), ("inner", "again")]
-    assert [sorted(loop.body) for loop in loops.path("inner")] == [["again", "inner", "more", "outer"], ["again", "inner"]]
+    assert [sorted(loop.body) for loop in loops.path("inner")] == [
+        ["again", "inner", "more", "outer"],
+        ["again", "inner"],
+    ]
     assert (list(loops.cycles), loops.too_deep) == ([], [])

@@ -13,10 +13,14 @@ from tests.unit.flows.sample_chains import DEFINITIONS
 
 def faults(**fields: object) -> list[str]:
     node = ChainNode.model_validate({"node_id": "n", **fields})
-    return [f"{field}: {message}" for field, message in faults_of(node, DEFINITIONS, {"bad": "cannot be read"}, Allowance())]
+    return [
+        f"{field}: {message}" for field, message in faults_of(node, DEFINITIONS, {"bad": "cannot be read"}, Allowance())
+    ]
 
 
-@pytest.mark.parametrize("node_id", ["list-files", "2nd", "42", "a.b", "ä", "input", "output", "true", "a b", "'", "x" * 128])
+@pytest.mark.parametrize(
+    "node_id", ["list-files", "2nd", "42", "a.b", "ä", "input", "output", "true", "a b", "'", "x" * 128]
+)
 def test_ids_of_many_kinds_are_allowed(node_id: str) -> None:
     assert faults(node_id=node_id, kind="tool", name="t") == []
 

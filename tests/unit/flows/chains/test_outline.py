@@ -15,11 +15,20 @@ from tests.unit.flows.sample_chains import branch, mapping, plan, request, tool
         ([tool("a", next_node="b"), tool("b"), tool("c", deps=["a"])], ("b", "c")),
         ([tool("a", next_node="m"), mapping("m", "a", "b"), tool("b")], ("m",)),
         ([tool("a", next_node="b"), branch("b", "a", true_node="a")], ("b",)),
-        ([tool("a", next_node="b", input_map={"x": "b"}), branch("b", "a", true_node="a", false_node="c"), tool("c")], ("c",)),
+        (
+            [
+                tool("a", next_node="b", input_map={"x": "b"}),
+                branch("b", "a", true_node="a", false_node="c"),
+                tool("c"),
+            ],
+            ("c",),
+        ),
         ([tool("a", on_error="b"), tool("b")], ("b",)),
     ],
 )
-def test_terminals_are_what_nobody_depends_on_or_is_led_to_from(nodes: list[ChainNode], terminals: tuple[str, ...]) -> None:
+def test_terminals_are_what_nobody_depends_on_or_is_led_to_from(
+    nodes: list[ChainNode], terminals: tuple[str, ...]
+) -> None:
     assert outline(request(*nodes).nodes, request(*nodes).entry_node).terminals == terminals
     assert plan(*nodes).terminals == terminals
 
@@ -46,6 +55,8 @@ def test_without_a_way_that_leads_to_it_the_node_before_is_each_of_its_deps() ->
 
 
 def test_only_what_control_or_data_lead_to_can_start() -> None:
-    whole = outline([tool("a", next_node="b"), tool("b"), tool("c", input_map={"x": "b"}), tool("d", next_node="e"), tool("e")], "a")
+    whole = outline(
+        [tool("a", next_node="b"), tool("b"), tool("c", input_map={"x": "b"}), tool("d", next_node="e"), tool("e")], "a"
+    )
 
     assert whole.reached() == {"a", "b", "c"}

@@ -25,14 +25,19 @@ def test_a_step_reads_what_its_expressions_name_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reads"), [("read", {"read": "read"}), ("topic", {"@input": "=@start"}), ("input.topic", {"@input": "=@start"}), ("`1`", {})]
+    ("text", "reads"),
+    [("read", {"read": "read"}), ("topic", {"@input": "=@start"}), ("input.topic", {"@input": "=@start"}), ("`1`", {})],
 )
 def test_the_initial_input_is_read_only_where_it_is_named(text: str, reads: dict[str, str]) -> None:
     assert step(plan(tool("read", next_node="b"), tool("b", input_map={"x": text})), "b").reads == reads
 
 
 def test_a_node_hides_an_initial_key_and_the_names_of_the_root() -> None:
-    graph = plan(tool("input", next_node="output"), tool("output", next_node="c"), tool("c", input_map={"a": "input", "b": "output"}))
+    graph = plan(
+        tool("input", next_node="output"),
+        tool("output", next_node="c"),
+        tool("c", input_map={"a": "input", "b": "output"}),
+    )
 
     assert step(graph, "c").reads == {"input": "input", "output": "output"}
 
@@ -106,7 +111,12 @@ def test_two_branches_may_point_back_to_one_node_that_sees_the_round_before_of_e
 
     run = play(*nodes, tools={"slow": counter})
 
-    assert [step_id for step_id in run.story if step_id.startswith("draft")] == ["draft#1.1", "draft#1.2", "draft#2.1", "draft#3.1"]
+    assert [step_id for step_id in run.story if step_id.startswith("draft")] == [
+        "draft#1.1",
+        "draft#1.2",
+        "draft#2.1",
+        "draft#3.1",
+    ]
     assert run.output("e") == {"n": 4}
 
 

@@ -49,12 +49,23 @@ def test_a_node_becomes_a_step_of_its_kind(node: ChainNode, expected: dict[str, 
 
 
 def test_an_agent_whose_settings_ask_for_it_sees_the_conversation_in_a_chain() -> None:
-    agents = {name: Agent(history=History(enabled=enabled)) for name, enabled in (("yes", True), ("no", False), ("unset", None))}
+    agents = {
+        name: Agent(history=History(enabled=enabled))
+        for name, enabled in (("yes", True), ("no", False), ("unset", None))
+    }
     agents["outer"] = Agent(instructions=[NestedStep(agent="yes")])
     definitions = DEFINITIONS.model_copy(update={"agents": agents})
-    seen = {name: steps_of_nodes.call(tool("a", kind="agent", name=name), {}, definitions).params.get("history") for name in agents}
+    seen = {
+        name: steps_of_nodes.call(tool("a", kind="agent", name=name), {}, definitions).params.get("history")
+        for name in agents
+    }
 
-    inner = expand_agent("outer", definitions, parent="a", spec=steps_of_nodes.call(tool("a", kind="agent", name="outer"), {}, definitions))
+    inner = expand_agent(
+        "outer",
+        definitions,
+        parent="a",
+        spec=steps_of_nodes.call(tool("a", kind="agent", name="outer"), {}, definitions),
+    )
 
     assert seen == {"yes": MAX_HISTORY_TOKENS, "no": None, "unset": None, "outer": None}
     assert inner.steps[0].params["history"] == MAX_HISTORY_TOKENS
@@ -68,12 +79,23 @@ def test_a_map_carries_what_its_items_are_to_do() -> None:
     )
 
     assert step(graph, "m").params == {
-        "items": "s.items", "window": 3, "skip": True,
+        "items": "s.items",
+        "window": 3,
+        "skip": True,
         "body": {
-            "kind": "tool.call", "queue": "tools", "work": "tools:t", "reads": {"s": "s"}, "on_error": "skip",
-            "params": {"section": "tools", "tool": "t", "input": {"k": 1}, "map": {"x": "_item.x", "y": "s.y", "z": "index"}},
+            "kind": "tool.call",
+            "queue": "tools",
+            "work": "tools:t",
+            "reads": {"s": "s"},
+            "on_error": "skip",
+            "params": {
+                "section": "tools",
+                "tool": "t",
+                "input": {"k": 1},
+                "map": {"x": "_item.x", "y": "s.y", "z": "index"},
+            },
         },
-    }  # fmt: skip
+    }
     assert [step.id for step in graph.steps] == ["s", "m"]
     assert graph.terminals == ("m",)
 
@@ -85,9 +107,12 @@ def test_a_map_without_a_width_has_the_default_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_map", "of_body", "of_item"), [("abort", "abort", None), ("skip", "abort", "skip"), ("abort", "skip", "skip"), ("e", "abort", None)]
+    ("of_map", "of_body", "of_item"),
+    [("abort", "abort", None), ("skip", "abort", "skip"), ("abort", "skip", "skip"), ("e", "abort", None)],
 )
-def test_a_failing_item_is_skipped_if_its_map_or_its_node_says_so(of_map: str, of_body: str, of_item: str | None) -> None:
+def test_a_failing_item_is_skipped_if_its_map_or_its_node_says_so(
+    of_map: str, of_body: str, of_item: str | None
+) -> None:
     graph = plan(mapping("m", "x", "b", on_error=of_map), tool("b", on_error=of_body), tool("e", deps=["m"]))
 
     body = step(graph, "m").params["body"]
@@ -96,7 +121,9 @@ def test_a_failing_item_is_skipped_if_its_map_or_its_node_says_so(of_map: str, o
 
 
 def test_a_task_is_sent_by_workers_of_its_own_and_nothing_behind_it_is_carried() -> None:
-    definitions = Definitions(tools={"pay": Tool(task="shop.pay", queue="shop:payments", retries=1, at_most_once=False)})
+    definitions = Definitions(
+        tools={"pay": Tool(task="shop.pay", queue="shop:payments", retries=1, at_most_once=False)}
+    )
     node = ChainNode(node_id="a", kind="tool", name="pay")
 
     spec = steps_of_nodes.call(node, {}, definitions)

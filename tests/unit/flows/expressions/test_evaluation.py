@@ -69,7 +69,11 @@ def test_evaluation_leaves_the_expression_and_the_root_as_they_were() -> None:
 
 
 BIG = [f"{'x' * 300_000}{i}" for i in range(10)]
-LARGE: dict[str, JsonValue] = {"items": [{"n": i, "name": f"n{i}"} for i in range(2000)], "big": [*BIG], "quotes": '"' * 1000}
+LARGE: dict[str, JsonValue] = {
+    "items": [{"n": i, "name": f"n{i}"} for i in range(2000)],
+    "big": [*BIG],
+    "quotes": '"' * 1000,
+}
 
 
 def piped(part: str, times: int, first: str = "@") -> str:
@@ -108,7 +112,9 @@ def test_an_expression_that_multiplies_its_data_ends_and_names_its_bound(text: s
         assert parse(text).evaluate(LARGE) in (1, True)
         return
     with pytest.raises(ExpressionLimitError, match=setting) as caught:
-        parse(text).evaluate(LARGE, EvaluationBudget(nodes=200_000, bytes=6_400_000))  # a tenth of the usual bounds: the same in less time
+        parse(text).evaluate(
+            LARGE, EvaluationBudget(nodes=200_000, bytes=6_400_000)
+        )  # a tenth of the usual bounds: the same in less time
 
     assert repr(text)[:100] in str(caught.value)
 
@@ -137,7 +143,12 @@ def test_what_the_expressions_of_a_step_look_at_and_make_is_counted_together() -
 def test_usual_expressions_on_much_data_are_far_from_the_bounds() -> None:
     root: dict[str, JsonValue] = {"items": [{"n": i, "name": f"n{i}", "body": "y" * 1000} for i in range(10_000)]}
 
-    for text in ("items", "items[?n > `50`].{a: n, b: name}", "sort_by(items, &n)[].name", "length(items[?contains(body, 'z')])"):
+    for text in (
+        "items",
+        "items[?n > `50`].{a: n, b: name}",
+        "sort_by(items, &n)[].name",
+        "length(items[?contains(body, 'z')])",
+    ):
         budget = EvaluationBudget()
         parse(text).evaluate(root, budget)
 

@@ -323,7 +323,8 @@ def test_roots_are_the_names_read_from_the_root(text: str, roots: set[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 5000, "!" * 5000 + "a", " OR ".join("a" * 500), "[a," * 300 + "a" + "]" * 300, "`" + "[" * 90_000 + "`"]
+    "text",
+    ["(" * 5000, "!" * 5000 + "a", " OR ".join("a" * 500), "[a," * 300 + "a" + "]" * 300, "`" + "[" * 90_000 + "`"],
 )
 def test_an_expression_too_deep_to_evaluate_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError, match=r"nested too deeply|recursion"):
@@ -341,7 +342,11 @@ def test_a_message_quotes_no_more_than_the_head_of_a_long_expression() -> None:
 
 FIELDS = ("a", "b", "c", "output")
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(["", "a", "text"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "a", "text"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=3),
     max_leaves=8,
 )
@@ -350,7 +355,16 @@ ROOTS = st.dictionaries(st.sampled_from(FIELDS), JSON)
 
 def _combined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     forms = [
-        *("{0}.{field}", "{0}[0]", "{0}[-1:]", "{0}[]", "{0}[*].{field}", "{0}.*", "{0}.[{field}, {1}]", "{0}.{{k: {1}}}"),
+        *(
+            "{0}.{field}",
+            "{0}[0]",
+            "{0}[-1:]",
+            "{0}[]",
+            "{0}[*].{field}",
+            "{0}.*",
+            "{0}.[{field}, {1}]",
+            "{0}.{{k: {1}}}",
+        ),
         *(
             "({0})",
             "!({0})",
@@ -375,11 +389,32 @@ def _combined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 PATHS = st.recursive(st.sampled_from([*FIELDS, '"a"', "'text'", "`1`", '`["a"]`']), _combined, max_leaves=6)
 PIECES = [
     *"abn.,:*@$&|!<>=()[]{}'\"`-\\ ",
-    *("[?", "[]", "||", "&&", "==", ">=", " OR ", " AND ", "true", "null", "3", "-1", "2.5", "list-files", "42", "2nd", "é", ".output"),
+    *(
+        "[?",
+        "[]",
+        "||",
+        "&&",
+        "==",
+        ">=",
+        " OR ",
+        " AND ",
+        "true",
+        "null",
+        "3",
+        "-1",
+        "2.5",
+        "list-files",
+        "42",
+        "2nd",
+        "é",
+        ".output",
+    ),
     *("length(", "sort_by(", "merge(", "map(&", "join(", "contains(", "'x'", '"b"', "`1`", '`{"a":[]}`'),
 ]
 SOUP = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
-NEARLY_PATHS = st.builds(lambda text, place, piece: text[:place] + piece + text[place:], PATHS, st.integers(0, 20), st.sampled_from(PIECES))
+NEARLY_PATHS = st.builds(
+    lambda text, place, piece: text[:place] + piece + text[place:], PATHS, st.integers(0, 20), st.sampled_from(PIECES)
+)
 
 
 @given(PATHS, ROOTS)
@@ -392,20 +427,26 @@ def test_plain_jmespath_means_what_the_library_says(text: str, root: dict[str, J
 @pytest.mark.filterwarnings("ignore:deprecated string literal syntax")
 def test_what_the_library_can_read_is_read_or_refused_for_what_it_asks(text: str) -> None:
     try:
-        jmespath.compile(text.replace(" OR ", " || ").replace(" AND ", " && "))  # which it would read as arguments without commas
+        jmespath.compile(
+            text.replace(" OR ", " || ").replace(" AND ", " && ")
+        )  # which it would read as arguments without commas
     except ValueError:
         return
 
     fault = fault_of(text)
 
-    assert fault is None or any(reason in fault for reason in ("no function", "takes", "argument", "&expression", "steps of 0"))
+    assert fault is None or any(
+        reason in fault for reason in ("no function", "takes", "argument", "&expression", "steps of 0")
+    )
 
 
 @given(PATHS, ROOTS)
 def test_the_roots_are_all_that_a_value_depends_on(text: str, root: dict[str, JsonValue]) -> None:
     expression = parse(text)
 
-    assert expression.evaluate(root) == expression.evaluate({name: root[name] for name in expression.roots if name in root})
+    assert expression.evaluate(root) == expression.evaluate(
+        {name: root[name] for name in expression.roots if name in root}
+    )
 
 
 @given(PATHS, PATHS, ROOTS)
@@ -449,6 +490,8 @@ def test_what_is_kept_of_an_expression_does_not_grow_with_the_names_of_its_chain
         parse("nnode-1.x", {"node-1"})
 
 
-@pytest.mark.parametrize("text", ['"a.b".output', "$['a.b'].output", "$[`a.b`].output", '"it\'s".output', '"a\\u002eb".output'])
+@pytest.mark.parametrize(
+    "text", ['"a.b".output', "$['a.b'].output", "$[`a.b`].output", '"it\'s".output', '"a\\u002eb".output']
+)
 def test_a_name_is_known_however_it_is_quoted(text: str) -> None:
     assert parse(text, {"a.b", "it's", "c"}).evaluate({"a.b": [1], "it's": [1]}) == [1]

@@ -100,7 +100,17 @@ def test_wherever_a_reply_breaks_off_it_is_truncated_or_only_its_last_brace_is_m
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{name} is put there", '{"a"} is a set', 'In C {"a": x}', 'Such as {"a": "b', '{"a": 1, ...}', '["{\\"a', REPLY, f"{REPLY}{{"],
+    [
+        "",
+        "{name} is put there",
+        '{"a"} is a set',
+        'In C {"a": x}',
+        'Such as {"a": "b',
+        '{"a": 1, ...}',
+        '["{\\"a',
+        REPLY,
+        f"{REPLY}{{",
+    ],
 )
 def test_a_text_with_a_brace_is_no_truncated_object(text: str) -> None:
     assert not json_repair.is_truncated(text, ("response",))
@@ -150,7 +160,10 @@ def test_texts_come_out_of_a_mended_object_as_they_were() -> None:
     content = "def f():\n\treturn {'a': \"b\"} # \f \\n 😀\n"
 
     assert json_repair.only_object(json.dumps({"content": content})[:-1] + ",}") == {"content": content}
-    assert json_repair.only_object('{"path": "C:\\dir", "pattern": "\\d+\\u00"}') == {"path": "C:\\dir", "pattern": "\\d+\\u00"}
+    assert json_repair.only_object('{"path": "C:\\dir", "pattern": "\\d+\\u00"}') == {
+        "path": "C:\\dir",
+        "pattern": "\\d+\\u00",
+    }
 
 
 def test_nothing_in_an_object_that_breaks_off_is_found() -> None:
@@ -176,7 +189,9 @@ def test_a_trailing_comma_changes_nothing(value: dict[str, JsonValue]) -> None:
 
 
 @given(
-    st.text() | st.text(alphabet="{}[]\"':,\\ \n`ab1“/#") | st.builds(lambda value, cut: json.dumps(value)[:cut], OBJECTS, st.integers())
+    st.text()
+    | st.text(alphabet="{}[]\"':,\\ \n`ab1“/#")
+    | st.builds(lambda value, cut: json.dumps(value)[:cut], OBJECTS, st.integers())
 )
 def test_no_text_makes_it_raise_and_what_is_found_is_json(text: str) -> None:
     for found in json_repair.objects_in(text):
@@ -188,7 +203,9 @@ UNITS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("head", ["", '{"a": ', '{"a": "', "{a: '", '{"a": 1}', '{"a": "b"', '{"a": "b" c}', '{"a": ["b"', '{"', '{"a": 1'])
+@pytest.mark.parametrize(
+    "head", ["", '{"a": ', '{"a": "', "{a: '", '{"a": 1}', '{"a": "b"', '{"a": "b" c}', '{"a": ["b"', '{"', '{"a": 1']
+)
 def test_the_time_grows_with_the_length(head: str) -> None:
     seconds = {}
     for unit in UNITS:

@@ -34,6 +34,10 @@ def test_steps_outside_a_map_have_no_item() -> None:
 def test_the_mapped_part_of_an_input_wins_over_its_static_part() -> None:
     params: dict[str, JsonValue] = {"input": {"a": 1, "b": 2}, "map": {"b": "one.x", "c": "length(one.y)"}}
 
-    assert node_input(params, {"one": {"x": 5, "y": [1]}}, frozenset({"one"}), EvaluationBudget(100, 1000)) == {"a": 1, "b": 5, "c": 1}
+    assert node_input(params, {"one": {"x": 5, "y": [1]}}, frozenset({"one"}), EvaluationBudget(100, 1000)) == {
+        "a": 1,
+        "b": 5,
+        "c": 1,
+    }
     with pytest.raises(ExpressionError):
         node_input({"map": {"a": "length(one)"}}, {"one": 1}, frozenset({"one"}), EvaluationBudget(100, 1000))

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.flows.expressions.templates import TemplateError, check, computed_with, fill, instruct, names, render, undeclared
+from cantata.flows.expressions.templates import (
+    TemplateError,
+    check,
+    computed_with,
+    fill,
+    instruct,
+    names,
+    render,
+    undeclared,
+)
 from cantata.values import JsonValue
 
 ROUTER_PROMPT = """Choose an agent for: {user_input}
@@ -51,7 +60,10 @@ def test_only_known_placeholders_are_filled(template: str, filled: str) -> None:
 
 
 def test_text_that_was_put_in_is_not_scanned_again() -> None:
-    assert fill("{user_input} | {history}", {"user_input": "say {history}", "history": "{user_input}"}) == "say {history} | {user_input}"
+    assert (
+        fill("{user_input} | {history}", {"user_input": "say {history}", "history": "{user_input}"})
+        == "say {history} | {user_input}"
+    )
 
 
 def test_the_names_of_a_template_are_what_stands_in_braces_each_once() -> None:
@@ -133,7 +145,9 @@ def test_a_template_is_rendered_with_its_context(template: str, text: str) -> No
     assert render(template, context) == text
 
 
-@pytest.mark.parametrize("template", ["{{ nmae }}", "{{ user.nmae }}", "{% if nmae %}x{% endif %}", "{% for n in nmae %}x{% endfor %}"])
+@pytest.mark.parametrize(
+    "template", ["{{ nmae }}", "{{ user.nmae }}", "{% if nmae %}x{% endif %}", "{% for n in nmae %}x{% endfor %}"]
+)
 def test_a_missing_variable_renders_as_nothing(template: str) -> None:
     assert render(template, {"name": "Ada", "user": {}}) == ""
 
@@ -214,13 +228,35 @@ def test_a_template_cannot_change_its_context() -> None:
     assert items == [1]
 
 
-@pytest.mark.parametrize("template", ["{{" + "(" * 2000 + ")" * 2000 + "}}", "{% for i in x %}" * 30 + "{% endfor %}" * 30])
+@pytest.mark.parametrize(
+    "template", ["{{" + "(" * 2000 + ")" * 2000 + "}}", "{% for i in x %}" * 30 + "{% endfor %}" * 30]
+)
 def test_a_template_too_deep_to_compile_is_a_fault(template: str) -> None:
     with pytest.raises(TemplateError, match="cannot be compiled"):
         check(template)
 
 
-PIECES = ["{{", "}}", "{%", "%}", "{#", "#}", " x ", "if", "endif", "for", "in", "|", ".", "'", "1", "/", "0", "-", "\n"]
+PIECES = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    " x ",
+    "if",
+    "endif",
+    "for",
+    "in",
+    "|",
+    ".",
+    "'",
+    "1",
+    "/",
+    "0",
+    "-",
+    "\n",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join))

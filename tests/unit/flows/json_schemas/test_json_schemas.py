@@ -51,7 +51,10 @@ def nested(value: Any, levels: int) -> Any:
 
 _KEYS = ("a", "b", "nx", "y1")
 _VALUES: Any = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 1.5, -2.5, 1e300, "", "a", "b", "ab", "xx", "9"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from([0.0, 1.0, 1.5, -2.5, 1e300, "", "a", "b", "ab", "xx", "9"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=3),
     max_leaves=8,
 )
@@ -107,7 +110,10 @@ def _schemas(inner: Any) -> Any:
 
 
 _SCHEMAS = st.recursive(st.booleans() | st.fixed_dictionaries({}, optional={"type": _TYPES}), _schemas, max_leaves=6)
-_DEFINITIONS = {"one": {"type": ["string", "array"]}, "two": {"$anchor": "two", "items": {"type": "integer"}, "maxLength": 1}}
+_DEFINITIONS = {
+    "one": {"type": ["string", "array"]},
+    "two": {"$anchor": "two", "items": {"type": "integer"}, "maxLength": 1},
+}
 
 
 def _comparable(path: Iterable[str | int], message: str) -> tuple[tuple[str | int, ...], str]:
@@ -120,7 +126,8 @@ def _comparable(path: Iterable[str | int], message: str) -> tuple[tuple[str | in
 def test_a_schema_finds_what_jsonschema_finds(schema: Any, value: JsonValue) -> None:
     whole = {**schema, "$defs": _DEFINITIONS} if isinstance(schema, dict) else schema
     expected = [
-        _comparable(error.absolute_path, error.message) for error in Draft202012Validator(whole, registry=Registry()).iter_errors(value)
+        _comparable(error.absolute_path, error.message)
+        for error in Draft202012Validator(whole, registry=Registry()).iter_errors(value)
     ]
 
     assert schema_faults(whole) == []
@@ -164,7 +171,11 @@ def test_a_value_that_fits_its_schema_has_no_faults(schema: object, value: objec
 
 
 def test_a_schema_may_refer_to_itself() -> None:
-    tree = {"type": "object", "properties": {"value": {"type": "integer"}, "inner": {"items": {"$ref": "#"}}}, "required": ["value"]}
+    tree = {
+        "type": "object",
+        "properties": {"value": {"type": "integer"}, "inner": {"items": {"$ref": "#"}}},
+        "required": ["value"],
+    }
 
     assert value_faults({"value": 1, "inner": [{"value": 2, "inner": []}]}, tree) == []
     assert [str(each) for each in value_faults({"value": 1, "inner": [{"value": "x"}]}, tree)] == [
@@ -187,7 +198,9 @@ _ADDRESSES = (
 
 @pytest.mark.parametrize("address", _ADDRESSES)
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
-@pytest.mark.parametrize("around", ["{}", '{"items": {}}', '{"$defs": {"x": {"anyOf": [true, {}]}}}', '{"$ref": "#/x", "x": {}}'])
+@pytest.mark.parametrize(
+    "around", ["{}", '{"items": {}}', '{"$defs": {"x": {"anyOf": [true, {}]}}}', '{"$ref": "#/x", "x": {}}']
+)
 def test_a_reference_to_another_document_is_an_error_and_never_followed(
     address: str, keyword: str, around: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +211,9 @@ def test_a_reference_to_another_document_is_an_error_and_never_followed(
     (fault,) = schema_faults(schema)
     (refused,) = value_faults([1], schema)
 
-    assert fault.message.startswith(f"{address!r} is outside of the schema, and nothing is retrieved; put what it means under '$defs'")
+    assert fault.message.startswith(
+        f"{address!r} is outside of the schema, and nothing is retrieved; put what it means under '$defs'"
+    )
     assert fault.path[-1] == keyword
     assert refused.message.startswith(f"its schema cannot be used: {fault.place}: ")
 
@@ -216,12 +231,17 @@ def test_keywords_are_refused_wherever_a_schema_may_stand() -> None:
         "unevaluatedItems",
         "contentSchema",
     )
-    lists, maps = ("allOf", "anyOf", "oneOf", "prefixItems"), ("properties", "patternProperties", "$defs", "dependentSchemas")
+    lists, maps = (
+        ("allOf", "anyOf", "oneOf", "prefixItems"),
+        ("properties", "patternProperties", "$defs", "dependentSchemas"),
+    )
     allowed = {*places, *lists, *maps, "unevaluatedProperties", "type"}
     hidden = {"pattern": "x"}
 
     for place in (*places, "unevaluatedProperties"):
-        assert [each.place for each in keyword_faults({"items": {place: hidden}}, allowed)] == [f"items.{place}.pattern"]
+        assert [each.place for each in keyword_faults({"items": {place: hidden}}, allowed)] == [
+            f"items.{place}.pattern"
+        ]
     for place in lists:
         assert [each.place for each in keyword_faults({place: [True, hidden]}, allowed)] == [f"{place}.1.pattern"]
     for place in maps:
@@ -241,21 +261,41 @@ def test_references_that_multiply_are_refused() -> None:
 @pytest.mark.parametrize(
     ("schema", "value", "message"),
     [
-        (TWICE, nested(1, 60), "its validation takes more than 500,000 evaluations; make it smaller, or its schema simpler"),
+        (
+            TWICE,
+            nested(1, 60),
+            "its validation takes more than 500,000 evaluations; make it smaller, or its schema simpler",
+        ),
         (
             {"unevaluatedItems": False, "contains": {"$ref": "#/$defs/a"}, "$defs": TWICE["$defs"]},
             nested(1, 60),
             "more than 500,000 evaluations",
         ),
-        ({"additionalProperties": {"pattern": CATASTROPHE}}, {f"k{i}": TRIES for i in range(100)}, "the search has 0.25 s"),
+        (
+            {"additionalProperties": {"pattern": CATASTROPHE}},
+            {f"k{i}": TRIES for i in range(100)},
+            "the search has 0.25 s",
+        ),
         ({"items": {"pattern": CATASTROPHE}}, [TRIES] * 100, "the search has 0.25 s"),
-        ({"patternProperties": {CATASTROPHE: True}, "additionalProperties": False}, {TRIES: 1}, "the search has 0.25 s"),
-        ({"patternProperties": {CATASTROPHE: True}, "unevaluatedProperties": False}, {TRIES: 1}, "the search has 0.25 s"),
+        (
+            {"patternProperties": {CATASTROPHE: True}, "additionalProperties": False},
+            {TRIES: 1},
+            "the search has 0.25 s",
+        ),
+        (
+            {"patternProperties": {CATASTROPHE: True}, "unevaluatedProperties": False},
+            {TRIES: 1},
+            "the search has 0.25 s",
+        ),
         ({"propertyNames": {"anyOf": [{"pattern": CATASTROPHE}] * 10}}, {TRIES: 1}, "the search has 0.25 s"),
         ({"uniqueItems": True}, [n * (2**61 - 1) for n in range(600_000)], "more than 500,000 evaluations"),
         ({"items": {"enum": [[n] for n in range(1000)]}}, [[-1]] * 100_000, "more than 500,000 evaluations"),
         ({"items": {"required": [f"k{n}" for n in range(5000)]}}, [{}] * 100_000, "is a required property"),
-        ({"items": {"not": {"required": [f"k{n}" for n in range(5000)]}}}, [{}] * 500_000, "more than 500,000 evaluations"),
+        (
+            {"items": {"not": {"required": [f"k{n}" for n in range(5000)]}}},
+            [{}] * 500_000,
+            "more than 500,000 evaluations",
+        ),
         ({"anyOf": [{"minLength": 10**9}] * 1000}, "x" * 10_000_000, "more than 500,000 evaluations"),
         ({"items": {"$ref": "#"}}, nested(1, 900), "nested too deeply to be validated"),
         ({"items": {}}, [0] * 3_000_000, "more than 500,000 evaluations"),
@@ -276,7 +316,10 @@ def test_a_value_takes_a_bounded_time(schema: object, value: object, message: st
     [
         ({"pattern": "((a?){1000}){1000}"}, "it repeats more than 5,000 parts"),
         ({"pattern": "x" * 2001}, "it has 2,001 characters, more than 2,000"),
-        ({"anyOf": [{"pattern": f"{n}" + "(?:a|" * 150 + "b" + ")" * 150} for n in range(100)]}, "more than 10,000 characters"),
+        (
+            {"anyOf": [{"pattern": f"{n}" + "(?:a|" * 150 + "b" + ")" * 150} for n in range(100)]},
+            "more than 10,000 characters",
+        ),
         ({"enum": ["x" * 300_000]}, "bytes of JSON, more than 256,000"),
         (nested(True, 100_000), "it is nested too deeply"),
         (json.loads('{"not":' * 70 + "true" + "}" * 70), "it is nested more than 64 levels deep"),
@@ -301,18 +344,27 @@ def test_the_largest_schema_is_checked_in_a_bounded_time() -> None:
 
 def test_a_large_value_of_a_plain_schema_is_validated() -> None:
     rows = [{"id": n, "name": f"n{n}", "tags": ["a", "b"]} for n in range(10_000)]
-    fields = {"id": {"type": "integer"}, "name": {"type": "string", "maxLength": 10}, "tags": {"items": {"type": "string"}}}
+    fields = {
+        "id": {"type": "integer"},
+        "name": {"type": "string", "maxLength": 10},
+        "tags": {"items": {"type": "string"}},
+    }
     schema = {"type": "array", "items": {"type": "object", "properties": fields, "required": ["id"]}}
 
     assert value_faults(rows, schema) == []
     assert value_faults([0.5] * 100_000, {"items": {"type": "number"}}) == []
     assert [str(each) for each in value_faults([*rows, {"name": "x" * 11}], schema)] == [
-        "10000.name: 'xxxxxxxxxxx' is too long", "10000: 'id' is a required property"
-    ]  # fmt: skip
+        "10000.name: 'xxxxxxxxxxx' is too long",
+        "10000: 'id' is a required property",
+    ]
 
 
 def test_copies_in_place_of_references_are_counted() -> None:
-    tree = {"type": "object", "properties": {"inner": {"items": {"$ref": "#/$defs/t"}}}, "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}}
+    tree = {
+        "type": "object",
+        "properties": {"inner": {"items": {"$ref": "#/$defs/t"}}},
+        "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}},
+    }
     circle = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{other}"} for other in range(12)]} for n in range(12)}
 
     assert has_bounded_copies(tree)
@@ -343,7 +395,12 @@ def test_messages_are_short_whatever_they_quote() -> None:
     values: list[JsonValue] = ["x" * 100_000, [1] * 100_000, {str(n): n for n in range(100_000)}]
 
     for value in values:
-        for schema in ({"type": "null"}, {"enum": ["y" * 10_000]}, {"not": True}, {"maxProperties": 1, "maxItems": 1, "maxLength": 1}):
+        for schema in (
+            {"type": "null"},
+            {"enum": ["y" * 10_000]},
+            {"not": True},
+            {"maxProperties": 1, "maxItems": 1, "maxLength": 1},
+        ):
             assert all(len(fault.message) < 400 for fault in value_faults(value, schema))
     (fault,) = value_faults([1] * 1000, {"type": "null"})
     assert fault.message.endswith("… is not of type 'null'")

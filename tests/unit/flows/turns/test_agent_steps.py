@@ -8,7 +8,15 @@ import pytest
 
 from cantata.flows.definitions import Agent, Definitions, Tool
 from cantata.flows.graph import Graph, Spec, Step, adopt
-from cantata.flows.turns.agent_steps import STOP, agent_spec, agent_step, expand_agent, is_one_turn, next_round, tool_step
+from cantata.flows.turns.agent_steps import (
+    STOP,
+    agent_spec,
+    agent_step,
+    expand_agent,
+    is_one_turn,
+    next_round,
+    tool_step,
+)
 
 SHOUT = {"function": "m:shout"}
 TOOLS = {
@@ -36,9 +44,17 @@ def edges(graph: Graph) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("instruction", ["{input}", ["{input}", ["price"]], {"objective": "find"}], ids=str)
 def test_one_instruction_for_a_model_is_a_turn(instruction: Any) -> None:
-    spec = agent_spec("it", agent(instructions=[instruction], queue="llm", retries=7), {"@text": "=x"}, {"failure": "In it: "})
+    spec = agent_spec(
+        "it", agent(instructions=[instruction], queue="llm", retries=7), {"@text": "=x"}, {"failure": "In it: "}
+    )
 
-    assert (spec.kind, spec.queue, spec.work, spec.retries, spec.decides) == ("agent.turn", "llm", "agents:it", 7, False)
+    assert (spec.kind, spec.queue, spec.work, spec.retries, spec.decides) == (
+        "agent.turn",
+        "llm",
+        "agents:it",
+        7,
+        False,
+    )
     assert spec.params == {"agent": "it", "turn": 0, "failure": "In it: "}
 
 
@@ -122,12 +138,16 @@ def test_keys_of_a_nodes_input_that_texts_name_fill_them() -> None:
     params: dict[str, Any] = {"input": {"tone": "kind", "more": 1}, "map": {"topic": "draft", "input": "text"}}
 
     spec = agent_spec("it", it, {}, params)
-    row = expand_agent("it", Definitions(agents={"it": it}), parent="g", spec=spec, filling={"tone": "kind", "topic": "owls"})
+    row = expand_agent(
+        "it", Definitions(agents={"it": it}), parent="g", spec=spec, filling={"tone": "kind", "topic": "owls"}
+    )
 
     assert spec.params["placeholders"] == ["tone", "topic"]
     assert [step.params.get("input") for step in row.steps] == [
-        {"tone": "kind", "topic": "owls"}, None, {"tone": "kind", "topic": "owls"},
-    ]  # fmt: skip
+        {"tone": "kind", "topic": "owls"},
+        None,
+        {"tone": "kind", "topic": "owls"},
+    ]
 
 
 def test_what_is_asked_never_fills_a_gap() -> None:
@@ -141,8 +161,11 @@ def test_chainbreakers_stand_behind_each_instruction_and_lead_to_the_end() -> No
 
     assert [step.id for step in graph.steps] == ["g/@1", "g/@1!", "g/@2", "g/@2!", "g/@end"]
     assert edges(graph)[:4] == [
-        ("g/@1", "g/@1!", "done"), ("g/@1!", "g/@2", "done"), ("g/@2", "g/@2!", "done"), ("g/@2!", "g/@end", "done"),
-    ]  # fmt: skip
+        ("g/@1", "g/@1!", "done"),
+        ("g/@1!", "g/@2", "done"),
+        ("g/@2", "g/@2!", "done"),
+        ("g/@2!", "g/@end", "done"),
+    ]
     assert edges(graph)[4:] == [("g/@1!", "g/@end", STOP), ("g/@2!", "g/@end", STOP)]
     assert graph.steps[1].reads == {"@text": "g/@1", "@input": "=g"}
     assert graph.steps[3].reads == {"@text": "g/@2", "@input": "g/@1!"}
@@ -156,11 +179,16 @@ def test_chainbreakers_stand_behind_each_instruction_and_lead_to_the_end() -> No
     [
         ({}, []),
         ({"full_history": True}, ["@earlier/0", "@earlier/1", "@first"]),
-        ({"instructions": ["1", SHOUT, {"objective": "end", "history_mode": "kitchen_sink"}]}, ["@earlier/0", "@earlier/1", "@first"]),
+        (
+            {"instructions": ["1", SHOUT, {"objective": "end", "history_mode": "kitchen_sink"}]},
+            ["@earlier/0", "@earlier/1", "@first"],
+        ),
     ],
     ids=["usually none", "full history", "kitchen sink"],
 )
-def test_a_turn_reads_the_earlier_ones_where_its_model_is_shown_them(fields: dict[str, Any], earlier: list[str]) -> None:
+def test_a_turn_reads_the_earlier_ones_where_its_model_is_shown_them(
+    fields: dict[str, Any], earlier: list[str]
+) -> None:
     graph = laid_out(agent(**{"instructions": ["1", SHOUT, "3"], **fields}))
 
     assert sorted(name for name in graph.steps[2].reads if name != "@text") == earlier
@@ -208,7 +236,10 @@ def test_the_last_turn_fails_as_the_first_would_and_a_tool_does_not_fail_it() ->
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("price", {"kind": "tool.call", "queue": "tools", "work": "tools:price", "retries": 2, "timeout_s": 9, "cheap": True}),
+        (
+            "price",
+            {"kind": "tool.call", "queue": "tools", "work": "tools:price", "retries": 2, "timeout_s": 9, "cheap": True},
+        ),
         ("once", {"kind": "tool.call", "at_most_once": True, "retries": 0}),
         ("files.read", {"kind": "mcp.call", "queue": "agents", "work": "tools:files.read"}),
     ],

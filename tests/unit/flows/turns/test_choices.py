@@ -29,10 +29,18 @@ STRATEGIES: tuple[Strategy, ...] = ("single_agent_dispatch", "static_plan", "dyn
         ("static_plan", {"plan": ["bob"], "initial_input": {"a": 1}}, RouterDecision(("bob",), '{"a": 1}')),
         ("single_agent_dispatch", " bob\n", RouterDecision(("bob",))),
         ("single_agent_dispatch", '```json\n{"chosen_agent": "bob"}\n```', RouterDecision(("bob",))),
-        ("single_agent_dispatch", '{"chosen_agent": "ann"} or rather {"chosen_agent": "bob"}', RouterDecision(("bob",))),
+        (
+            "single_agent_dispatch",
+            '{"chosen_agent": "ann"} or rather {"chosen_agent": "bob"}',
+            RouterDecision(("bob",)),
+        ),
         ("static_plan", {"plan": ["bob", "ann", "bob"]}, RouterDecision(("bob", "ann", "bob"))),
         ("static_plan", {"plan": ["bob"], "initial_input": "x"}, RouterDecision(("bob",), "x")),
-        ("dynamic_decomposition", {"next_action": "call_agent", "agent_name": "ann", "agent_input": "x"}, RouterDecision(("ann",), "x")),
+        (
+            "dynamic_decomposition",
+            {"next_action": "call_agent", "agent_name": "ann", "agent_input": "x"},
+            RouterDecision(("ann",), "x"),
+        ),
         ("dynamic_decomposition", {"next_action": "call_agent", "agent_name": "ann"}, RouterDecision(("ann",))),
         ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": "x"}, RouterDecision(answer="x")),
         ("dynamic_decomposition", {"next_action": "final_answer", "final_answer": ""}, RouterDecision(answer="")),
@@ -45,7 +53,8 @@ def test_a_reply_that_can_be_used(strategy: Strategy, reply: JsonValue, choice: 
 
 @given(
     st.sampled_from(STRATEGIES),
-    st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), st.lists, max_leaves=5) | st.text(),
+    st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), st.lists, max_leaves=5)
+    | st.text(),
 )
 def test_whatever_is_replied_nobody_else_is_chosen(strategy: Strategy, reply: JsonValue) -> None:
     with suppress(ValueError):

@@ -77,18 +77,35 @@ def test_messages_take_turns() -> None:
     none = ("assistant", "(No answer was given.)")
     assert messages() == [("user", "now")]
     assert messages(entry("user", "a"), entry("assistant", "b")) == [("user", "a"), ("assistant", "b"), ("user", "now")]
-    assert messages(entry("user", "a"), entry("assistant", "b"), entry("assistant", "c"))[1:] == [("assistant", "b\n\nc"), ("user", "now")]
-    assert messages(entry("user", "a"), entry("user", "b")) == [("user", "a"), none, ("user", "b"), none, ("user", "now")]
+    assert messages(entry("user", "a"), entry("assistant", "b"), entry("assistant", "c"))[1:] == [
+        ("assistant", "b\n\nc"),
+        ("user", "now"),
+    ]
+    assert messages(entry("user", "a"), entry("user", "b")) == [
+        ("user", "a"),
+        none,
+        ("user", "b"),
+        none,
+        ("user", "now"),
+    ]
 
 
 def test_the_user_begins_though_the_question_does_not_fit() -> None:
     cut = ("user", "(What was said before is not shown.)")
     assert messages(entry("assistant", "b")) == [cut, ("assistant", "b"), ("user", "now")]
     assert messages(entry("assistant", "b"), entry("assistant", "c")) == [cut, ("assistant", "b\n\nc"), ("user", "now")]
-    assert messages(entry("system_error", "e"), entry("assistant", "b"))[:3] == [("system", "e"), cut, ("assistant", "b")]
+    assert messages(entry("system_error", "e"), entry("assistant", "b"))[:3] == [
+        ("system", "e"),
+        cut,
+        ("assistant", "b"),
+    ]
 
 
-@given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(max_size=50)), max_size=30), st.integers(1, 200), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(st.sampled_from(ROLES), st.text(max_size=50)), max_size=30),
+    st.integers(1, 200),
+    st.integers(1, 40),
+)
 def test_what_is_shown_is_the_newest_and_fits(said: list[tuple[str, str]], max_tokens: int, max_entries: int) -> None:
     entries = [entry(role, content) for role, content in said]
     found = history.select_entries(reversed(entries), History(max_entries=max_entries), max_tokens=max_tokens)

@@ -75,16 +75,21 @@ def test_no_line_vanishes_and_what_is_no_command_is_unchanged(text: str) -> None
     parsed = parse(text)
 
     assert len(parsed) == len(lines)
-    assert [line for line in lines if not line.upper().startswith("MEMORY")] == [each for each in parsed if isinstance(each, str)]
+    assert [line for line in lines if not line.upper().startswith("MEMORY")] == [
+        each for each in parsed if isinstance(each, str)
+    ]
 
 
 WORDS = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_categories=["Z", "Cc", "Cf"], exclude_characters="="), min_size=1), min_size=1
+    st.text(st.characters(codec="utf-8", exclude_categories=["Z", "Cc", "Cf"], exclude_characters="="), min_size=1),
+    min_size=1,
 )
 
 
 @given(key=WORDS, value=WORDS, case=st.sampled_from([str.upper, str.lower, str.title]))
-def test_what_is_stored_is_what_was_written_with_single_spaces(key: list[str], value: list[str], case: type[str]) -> None:
+def test_what_is_stored_is_what_was_written_with_single_spaces(
+    key: list[str], value: list[str], case: type[str]
+) -> None:
     keys, values = " ".join(" ".join(key).split()), " ".join(" ".join(value).split())
 
     assert parse(f"{case('memory store')}   {'  '.join(key)} = {'   '.join(value)}") == [StoreCommand(keys, values)]

@@ -13,7 +13,12 @@ RULE = TeamRule(match="x", agent="ann")
 TEAMS = {
     "asked": Team(mode="router", agents=["ann", "bob"], router=Router()),
     "ruled": Team(mode="router", agents=["ann", "bob"], rules=[RULE], default_agent="bob"),
-    "coded": Team(mode="router", agents=["ann", "bob"], rules=[TeamRule(function="m:f")], router=Router(function="m:g", timeout_s=9)),
+    "coded": Team(
+        mode="router",
+        agents=["ann", "bob"],
+        rules=[TeamRule(function="m:f")],
+        router=Router(function="m:g", timeout_s=9),
+    ),
 }
 DEFINITIONS = Definitions(agents={"ann": Agent(), "bob": Agent()}, teams=TEAMS)
 

@@ -71,10 +71,17 @@ def test_the_default_team_answers_turns_that_name_none() -> None:
 def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> None:
     definitions = Definitions(
         agents={"a": Agent(), "a.2": Agent()},
-        teams={"row": Team(mode="pipeline", agents=["a", "a", "a.2"]), "desk": Team(mode="router", agents=["a", "a.2"])},
+        teams={
+            "row": Team(mode="pipeline", agents=["a", "a", "a.2"]),
+            "desk": Team(mode="router", agents=["a", "a.2"]),
+        },
     )
 
-    assert [s.id for s in turn_plan.plan_turn(TurnRequest(text="hi", team="row"), definitions).steps] == ["a.1", "a.2", "a.2.1"]
+    assert [s.id for s in turn_plan.plan_turn(TurnRequest(text="hi", team="row"), definitions).steps] == [
+        "a.1",
+        "a.2",
+        "a.2.1",
+    ]
     rounds = [RoutingRound("desk", "=@start", "=@start", number=number) for number in (1, 2)]
     ids = {run_agent(now, name, definitions, asked="=@start").steps[0].id for now in rounds for name in ("a", "a.2")}
     assert ids == {"a", "a.2", "a.2.1", "a.2.2"}
@@ -82,7 +89,9 @@ def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> No
 
 @pytest.mark.parametrize("kind", ["agent", "team", "workflow"])
 def test_agents_of_a_further_format_cannot_be_named(kind: str) -> None:
-    definitions = Definitions(extension=Extension(kind="x.open", agents=["conductor", "helper"], first_agent="conductor"))
+    definitions = Definitions(
+        extension=Extension(kind="x.open", agents=["conductor", "helper"], first_agent="conductor")
+    )
 
     (fault,) = turn_plan.check_turn(TurnRequest.model_validate({"text": "hi", kind: "helper"}), definitions)
 

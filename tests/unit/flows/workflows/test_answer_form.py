@@ -46,7 +46,9 @@ def test_an_answer_is_converted_to_its_type(answer_type: Any, value: JsonValue, 
         (None, {"answer_schema": {"type": "object", "required": ["approved"]}}, "'approved' is a required property"),
     ],
 )
-def test_an_early_answer_that_does_not_fit_is_an_error_of_the_wait(answer_type: Any, options: dict[str, Any], fault: str) -> None:
+def test_an_early_answer_that_does_not_fit_is_an_error_of_the_wait(
+    answer_type: Any, options: dict[str, Any], fault: str
+) -> None:
     with pytest.raises(StepError, match=rf"the signal 'ok' does not fit its answer_schema: {fault}") as refused:
         AnswerForm("ok", answer_type, options).convert({})
 
@@ -60,9 +62,12 @@ def test_a_step_gets_the_schema_of_the_type_beside_the_options() -> None:
         "question": "Which?",
         "answer_schema": {
             "properties": {"size": {"enum": ["S", "L"], "title": "Size", "type": "string"}},
-            "required": ["size"], "title": "Choice", "type": "object", "description": "An answer as a dataclass.",
+            "required": ["size"],
+            "title": "Choice",
+            "type": "object",
+            "description": "An answer as a dataclass.",
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,8 @@ def test_a_step_gets_the_schema_of_the_type_beside_the_options() -> None:
         (object(), {}, "wf.wait: answer_type=<object object at .*> has no JSON schema"),
     ],
 )
-def test_options_that_cannot_work_are_errors_of_the_workflow(answer_type: Any, options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_errors_of_the_workflow(
+    answer_type: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(StepError, match=message):
         AnswerForm("ok", answer_type, options)

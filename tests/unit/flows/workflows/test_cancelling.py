@@ -39,7 +39,10 @@ class Recorded:
 
     def go_on(self, outcomes: dict[int, Any] | None = None, *, cancelled: bool = False) -> Advance:
         """Receive outcomes; when it is cancelled, those of all other open commands too: they were stopped."""
-        given = {index: each if isinstance(each, CommandOutcome) else CommandOutcome(each) for index, each in (outcomes or {}).items()}
+        given = {
+            index: each if isinstance(each, CommandOutcome) else CommandOutcome(each)
+            for index, each in (outcomes or {}).items()
+        }
         if cancelled:
             count = sum(len(each.commands) for each in self.history)
             given |= dict.fromkeys(set(range(count)) - self.outcomes.keys() - given.keys(), STOPPED)
@@ -48,9 +51,13 @@ class Recorded:
         advance: Advance | None = None
         try:
             advance = replay.run(
-                lambda: self._main(Workflow(replay)), at=float(len(self.history)), outcomes=given if replay.is_waiting else self.outcomes,
-                received=sorted(given), given={}, cancelled=cancelled,
-            )  # fmt: skip
+                lambda: self._main(Workflow(replay)),
+                at=float(len(self.history)),
+                outcomes=given if replay.is_waiting else self.outcomes,
+                received=sorted(given),
+                given={},
+                cancelled=cancelled,
+            )
         finally:
             self._replay = replay if self.is_kept and advance is not None and not advance.is_over else None
             if self._replay is None:
@@ -153,7 +160,9 @@ def test_it_is_raised_once_and_clean_up_goes_on(main: Main) -> None:
 
     cleans = run.go_on(cancelled=True)
     assert [each.recorded.digest for each in cleans.commands] != []
-    assert (list(cleans.awaited), cleans.activation.cancelled) == ([before], True), "it waits for nothing that was stopped"
+    assert (list(cleans.awaited), cleans.activation.cancelled) == ([before], True), (
+        "it waits for nothing that was stopped"
+    )
     ups = run.go_on({before: None})
     assert (list(ups.awaited), ups.activation.cancelled) == ([before + 1], False)
     assert run.end({before + 1: None}) == "cancelled"
@@ -170,7 +179,12 @@ def test_each_part_of_the_history_is_replayed_equally(main: Main) -> None:
     for number, each in enumerate(known):
         replay = Replay("run", Definitions(), known[:number])
         again = replay.run(
-            partial(main, Workflow(replay)), at=each.at, outcomes=run.outcomes, received=each.received, given={}, cancelled=each.cancelled
+            partial(main, Workflow(replay)),
+            at=each.at,
+            outcomes=run.outcomes,
+            received=each.received,
+            given={},
+            cancelled=each.cancelled,
         )
         replay.discard()
         assert again.activation == each

@@ -174,7 +174,13 @@ def test_as_completed_of_tasks_gives_the_commands_in_order() -> None:
     replay, go_on = waiting(main)
 
     assert [command.step for command in replay.commands] == [f"{number}.work" for number in range(5)]
-    assert go_on(outcomes={index: CommandOutcome(index) for index in range(5)}, received=[*range(5)]).output == [0, 1, 2, 3, 4]
+    assert go_on(outcomes={index: CommandOutcome(index) for index in range(5)}, received=[*range(5)]).output == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @dataclass
@@ -183,7 +189,13 @@ class Basket:
 
 
 def test_a_mutable_default_is_each_runs_own() -> None:
-    async def main(wf: Workflow, found: list[int] = [], basket: Basket = Basket(), lock: Any = Lock(), name: str = "x") -> None:  # noqa: B006, B008  # that is the point
+    async def main(
+        wf: Workflow,
+        found: list[int] = [],  # noqa: B006  # that is the point
+        basket: Basket = Basket(),  # noqa: B008  # as above
+        lock: Any = Lock(),  # noqa: B008  # as above
+        name: str = "x",
+    ) -> None:
         """Take defaults of all sorts."""
 
     for _ in range(2):

@@ -8,7 +8,9 @@ from cantata.flows.turns.agent_steps import tool_step
 from cantata.flows.turns.turn_plan import plan_turn
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
 
-DEFINITIONS = Definitions(workflows={"desk": PythonWorkflow(function="desk:desk"), "both": PythonWorkflow(function="desk:both")})
+DEFINITIONS = Definitions(
+    workflows={"desk": PythonWorkflow(function="desk:desk"), "both": PythonWorkflow(function="desk:both")}
+)
 
 
 def test_a_turn_gives_its_text() -> None:
@@ -32,7 +34,9 @@ def test_the_queue_of_its_entry_serves_each_way_to_begin_it() -> None:
 
     of_a_turn, of_a_node = plan_turn(TurnRequest(text="hello", workflow="desk"), own), plan(request, own)
 
-    assert [of_a_turn.steps[0].queue, of_a_node.steps[0].queue, tool_step("a/t0", "desk", {}, own).queue] == ["workflows"] * 3
+    assert [of_a_turn.steps[0].queue, of_a_node.steps[0].queue, tool_step("a/t0", "desk", {}, own).queue] == [
+        "workflows"
+    ] * 3
     assert plan(request, DEFINITIONS).steps[0].queue == "tools"
 
 

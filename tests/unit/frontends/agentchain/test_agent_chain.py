@@ -25,7 +25,9 @@ async def choose(user_input: str, history: list[dict[str, str]], agent_descripti
     return '{"chosen_agent": "ann"}'
 
 
-def choose_at_once(user_input: str, history: list[dict[str, str]], agent_descriptions: dict[str, str]) -> dict[str, str]:
+def choose_at_once(
+    user_input: str, history: list[dict[str, str]], agent_descriptions: dict[str, str]
+) -> dict[str, str]:
     return {"chosen_agent": "ann"}
 
 
@@ -138,7 +140,9 @@ def test_a_synthesizer_merges_a_broadcast() -> None:
 
     made = chain(router=None, execution_mode="broadcast", synthesizer_config=config)
 
-    assert team_of(made).synthesizer == Synthesizer(model=GPT, prompt="Merge {agent_responses}", params={"temperature": 0})
+    assert team_of(made).synthesizer == Synthesizer(
+        model=GPT, prompt="Merge {agent_responses}", params={"temperature": 0}
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,9 @@ def test_a_synthesizer_merges_a_broadcast() -> None:
         ([], ""),
     ],
 )
-def test_with_an_invalid_synthesizer_the_answers_stand_unmerged(config: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_an_invalid_synthesizer_the_answers_stand_unmerged(
+    config: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made = chain(router=None, execution_mode="broadcast", synthesizer_config=config)
 
     assert team_of(made).synthesizer is None
@@ -158,7 +164,11 @@ def test_with_an_invalid_synthesizer_the_answers_stand_unmerged(config: Any, sai
 
 
 def test_what_the_mode_does_not_use_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    chain(execution_mode="pipeline", max_internal_steps=3, synthesizer_config={"model": GPT, "prompt": "{agent_responses}"})
+    chain(
+        execution_mode="pipeline",
+        max_internal_steps=3,
+        synthesizer_config={"model": GPT, "prompt": "{agent_responses}"},
+    )
 
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(told) == 2
@@ -172,13 +182,20 @@ def test_what_has_no_effect_here_is_a_warning(caplog: pytest.LogCaptureFixture, 
 
     made = chain(
         router={**router, "verbose": True, "store_steps": True, "mcp_servers": None, "temperature": 0},
-        cache_config={"name": "mine", "path": str(tmp_path)}, use_supervisor=False, supervisor_strategy="adaptive", activity_logger=None,
+        cache_config={"name": "mine", "path": str(tmp_path)},
+        use_supervisor=False,
+        supervisor_strategy="adaptive",
+        activity_logger=None,
         agent_history_configs={"ann": {"include_types": ["user_input", "tool_call"]}},
-    )  # fmt: skip
+    )
 
     assert team_of(made).router == Router(models=[GPT], decision_prompt_template=TEMPLATE, params={"temperature": 0})
     assert made.session == "mine"
-    told = [record.getMessage().removeprefix("warning message=") for record in caplog.records if record.levelno == logging.WARNING]
+    told = [
+        record.getMessage().removeprefix("warning message=")
+        for record in caplog.records
+        if record.levelno == logging.WARNING
+    ]
     assert told == [
         "\"router: 'verbose' has no effect, since a router is one model call\"",
         "\"router: 'store_steps' has no effect, since a router is one model call\"",
@@ -193,8 +210,14 @@ def test_what_has_no_effect_here_is_a_warning(caplog: pytest.LogCaptureFixture, 
     [
         ({"include_types": ["user_input", "agent_output"], "exclude_sources": None}, History(enabled=True)),
         ({"include_types": None, "exclude_sources": ["system", "bob"]}, History(enabled=True, exclude_sources=["bob"])),
-        ({"include_types": ["agent_output", "error"]}, History(enabled=True, include_types=["assistant", "system_error"])),
-        ({"include_types": ["agent_output", "error"], "exclude_sources": ["system"]}, History(enabled=True, include_types=["assistant"])),
+        (
+            {"include_types": ["agent_output", "error"]},
+            History(enabled=True, include_types=["assistant", "system_error"]),
+        ),
+        (
+            {"include_types": ["agent_output", "error"], "exclude_sources": ["system"]},
+            History(enabled=True, include_types=["assistant"]),
+        ),
         ({"exclude_sources": ["user"]}, History(enabled=True, include_types=["assistant"])),
         ({"enabled": False, "max_tokens": 0, "max_entries": 0}, History(enabled=False)),
         ({"enabled": True, "max_entries": 0}, History(enabled=False)),
@@ -214,11 +237,16 @@ def test_its_settings_can_be_read() -> None:
 
 
 def test_agents_see_of_the_conversation_what_their_settings_say() -> None:
-    settings = {"ann": {"max_tokens": 9, "truncation_strategy": "keep_last", "exclude_sources": ["bob"]}, "bob": {"enabled": False}}
+    settings = {
+        "ann": {"max_tokens": 9, "truncation_strategy": "keep_last", "exclude_sources": ["bob"]},
+        "bob": {"enabled": False},
+    }
 
     found = chain(agent_history_configs=settings).definitions.agents
 
-    assert found["ann"].history == History(enabled=True, max_tokens=9, truncation_strategy="keep_last", exclude_sources=["bob"])
+    assert found["ann"].history == History(
+        enabled=True, max_tokens=9, truncation_strategy="keep_last", exclude_sources=["bob"]
+    )
     assert found["bob"].history == History(enabled=False)
 
 
@@ -237,7 +265,9 @@ def test_prompts_in_files_are_looked_for_in_the_folders_given(tmp_path: Path) ->
         (tmp_path / name).write_text(text)
     own = {"ann": PromptChain([GPT, GPT], ["ask.md", ("ask.md", [])]), **agents("bob")}
 
-    made = chain(agents=own, router={**ROUTER, "decision_prompt_template": "route.txt"}, additional_prompt_dirs=[str(tmp_path)])
+    made = chain(
+        agents=own, router={**ROUTER, "decision_prompt_template": "route.txt"}, additional_prompt_dirs=[str(tmp_path)]
+    )
 
     first, second = made.definitions.agents["ann"].instructions
     assert (first, getattr(second, "prompt", None)) == ("Ask: {input}", "Ask: {input}")

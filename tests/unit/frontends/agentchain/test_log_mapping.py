@@ -30,7 +30,9 @@ class Play:
         self._known: dict[str, StepRecord] = {}
         self._at = 1000
         self.mapping = LogMapping(
-            TurnRequest(text=text, session="s", **({"team": "team"} | turn if "agent" not in turn else turn)), team, self._steps
+            TurnRequest(text=text, session="s", **({"team": "team"} | turn if "agent" not in turn else turn)),
+            team,
+            self._steps,
         )
 
     def knows(self, step_id: str, kind: str = "agent.turn", output: Any = None, **given: Any) -> None:
@@ -67,15 +69,29 @@ def test_a_row_of_agents_is_told_with_what_each_was_asked_and_how_long_it_took()
     play.knows("ann", output="from ann", reads={"@text": "=@start"})
     play.knows("bob", output={"b": 1}, reads={"@text": "ann"})
 
-    lines = play.entries_of(("accepted", None), ("started", "ann"), ("done", "ann"), ("started", "bob"), ("done", "bob"))
+    lines = play.entries_of(
+        ("accepted", None), ("started", "ann"), ("done", "ann"), ("started", "bob"), ("done", "bob")
+    )
 
     common: Mapping[str, Any] = {"input_type": "str", "history_included": False}
     assert lines == [
         LogEntry("process_input_start", {"mode": "pipeline", "input": "hello"}, 1100),
-        LogEntry("pipeline_step_start", {"step": 1, "total_steps": 2, "agent": "ann", "input_length": 5, **common}, 1200),
-        LogEntry("pipeline_step_success", {"step": 1, "total_steps": 2, "agent": "ann", "response_length": 8, "duration_ms": 100}, 1300),
-        LogEntry("pipeline_step_start", {"step": 2, "total_steps": 2, "agent": "bob", "input_length": 8, **common}, 1400),
-        LogEntry("pipeline_step_success", {"step": 2, "total_steps": 2, "agent": "bob", "response_length": 8, "duration_ms": 100}, 1500),
+        LogEntry(
+            "pipeline_step_start", {"step": 1, "total_steps": 2, "agent": "ann", "input_length": 5, **common}, 1200
+        ),
+        LogEntry(
+            "pipeline_step_success",
+            {"step": 1, "total_steps": 2, "agent": "ann", "response_length": 8, "duration_ms": 100},
+            1300,
+        ),
+        LogEntry(
+            "pipeline_step_start", {"step": 2, "total_steps": 2, "agent": "bob", "input_length": 8, **common}, 1400
+        ),
+        LogEntry(
+            "pipeline_step_success",
+            {"step": 2, "total_steps": 2, "agent": "bob", "response_length": 8, "duration_ms": 100},
+            1500,
+        ),
     ]
 
 
@@ -84,7 +100,14 @@ def test_an_agent_that_is_tried_again_begins_once() -> None:
     play.knows("ann", output="a")
 
     lines = play.entries_of(
-        *(("started", "ann"), ("lost", "ann"), ("started", "ann"), ("retry", "ann"), ("started", "ann"), ("done", "ann"))
+        *(
+            ("started", "ann"),
+            ("lost", "ann"),
+            ("started", "ann"),
+            ("retry", "ann"),
+            ("started", "ann"),
+            ("done", "ann"),
+        )
     )
 
     assert names(lines) == ["pipeline_step_start", "pipeline_step_success"]
@@ -98,7 +121,9 @@ def test_rounds_of_tool_calls_are_one_agent() -> None:
     play.knows("ann/r1", output="the answer", params={"round": 1})
 
     lines = play.entries_of(
-        ("started", "ann"), ("expanded", "ann"), *((word, f"ann/{step}") for step in ("t0", "r1") for word in ("started", "done"))
+        ("started", "ann"),
+        ("expanded", "ann"),
+        *((word, f"ann/{step}") for step in ("t0", "r1") for word in ("started", "done")),
     )
 
     assert names(lines) == ["pipeline_step_start", "pipeline_step_success"]
@@ -112,7 +137,9 @@ def test_a_row_of_instructions_within_another_scope_is_one_agent() -> None:
         play.knows(inner, scope="ann", work="agents:ann", output="x")
     play.knows("ann/@end", kind="agent.end", scope="@route", output="the end")
 
-    inner_events = [(word, step) for step in ("ann/@1", "ann/@1/r1", "ann/@2", "ann/@end") for word in ("started", "done")]
+    inner_events = [
+        (word, step) for step in ("ann/@1", "ann/@1/r1", "ann/@2", "ann/@end") for word in ("started", "done")
+    ]
     lines = play.entries_of(("started", "ann"), ("expanded", "ann"), *inner_events)
 
     assert names(lines) == ["agent_execution_start", "agent_execution_success"]
@@ -121,7 +148,13 @@ def test_a_row_of_instructions_within_another_scope_is_one_agent() -> None:
 
 def test_the_conversation_before_an_input_is_told() -> None:
     play = Play(PIPELINE)
-    play.knows("ann/@asked", kind="history.block", work="history:ann", output="Conversation History: ...", reads={"@text": "=@start"})
+    play.knows(
+        "ann/@asked",
+        kind="history.block",
+        work="history:ann",
+        output="Conversation History: ...",
+        reads={"@text": "=@start"},
+    )
     play.knows("ann", output="a", reads={"@text": "ann/@asked"})
 
     lines = play.entries_of(("started", "ann/@asked"), ("done", "ann/@asked"), ("started", "ann"))
@@ -161,7 +194,9 @@ def test_a_step_that_is_not_known_is_not_told() -> None:
 
 
 def test_a_warning_is_told() -> None:
-    assert Play(PIPELINE).entries_of(("warning", "ann")) == [LogEntry("warning", {"message": "odd", "step": "ann"}, 1100)]
+    assert Play(PIPELINE).entries_of(("warning", "ann")) == [
+        LogEntry("warning", {"message": "odd", "step": "ann"}, 1100)
+    ]
 
 
 # Decisions
@@ -171,20 +206,36 @@ def test_a_round_of_the_router_is_told_from_its_rules_to_its_answer() -> None:
     play = Play(ROUTER)
     play.knows("@rules", kind="team.rules", params=ROUND)
     play.knows("@router", kind="team.ask", params=ROUND, output='{"chosen_agent": "ann"}')
-    play.knows("@route", kind="team.route", params=ROUND, output="better", source="router", chosen_agent="ann", refined=True)
+    play.knows(
+        "@route", kind="team.route", params=ROUND, output="better", source="router", chosen_agent="ann", refined=True
+    )
     play.knows("ann", reads={"@text": "=@route"}, scope="@route", output="x")
     play.knows("@reply", kind="team.reply", work="agents:ann", params={**ROUND, "agent": "ann"}, output="x", prefix="")
 
     lines = play.entries_of(
-        ("started", "@rules"), ("expanded", "@rules"), ("started", "@router"), ("done", "@router"),
-        ("started", "@route"), ("expanded", "@route"),
-        ("started", "ann"), ("done", "ann"), ("started", "@reply"), ("done", "@reply"),
-    )  # fmt: skip
+        ("started", "@rules"),
+        ("expanded", "@rules"),
+        ("started", "@router"),
+        ("done", "@router"),
+        ("started", "@route"),
+        ("expanded", "@route"),
+        ("started", "ann"),
+        ("done", "ann"),
+        ("started", "@reply"),
+        ("done", "@reply"),
+    )
 
     assert names(lines) == [
-        "router_internal_step_start", "simple_router_defer", "prepare_full_decision_prompt", "complex_router_output",
-        "parse_decision_success", "router_decision", "agent_execution_start", "agent_execution_success", "agent_final_response_no_prefix",
-    ]  # fmt: skip
+        "router_internal_step_start",
+        "simple_router_defer",
+        "prepare_full_decision_prompt",
+        "complex_router_output",
+        "parse_decision_success",
+        "router_decision",
+        "agent_execution_start",
+        "agent_execution_success",
+        "agent_final_response_no_prefix",
+    ]
     assert lines[5].fields == {"source": "router", "agent": "ann", "refined_query_present": True, "internal_step": 1}
     assert lines[6].fields.items() >= {"agent": "ann", "input_length": len("better")}.items()
 
@@ -197,22 +248,39 @@ def test_a_reply_that_cannot_be_used_is_told_and_asked_for_again() -> None:
     play.knows("@route.again", kind="team.route", params=ROUND, error={"code": "no_agent", "message": "nobody"})
 
     lines = play.entries_of(
-        ("started", "@router"), ("done", "@router"), ("expanded", "@route"), ("started", "@router.again"), ("done", "@router.again"),
+        ("started", "@router"),
+        ("done", "@router"),
+        ("expanded", "@route"),
+        ("started", "@router.again"),
+        ("done", "@router.again"),
         ("failed", "@route.again"),
-    )  # fmt: skip
+    )
 
     assert names(lines) == [
-        "router_internal_step_start", "prepare_full_decision_prompt", "complex_router_output", "parse_decision_error",
-        "prepare_full_decision_prompt", "complex_router_output", "parse_decision_error", "router_decision_failed",
-    ]  # fmt: skip
-    assert [line.fields.get("asks_again") for line in lines if line.event == "prepare_full_decision_prompt"] == [False, True]
-    final_entries = list(play.mapping.final_entries(result("failed", None, ErrorInfo(code="no_agent", message="nobody")), 5000))
+        "router_internal_step_start",
+        "prepare_full_decision_prompt",
+        "complex_router_output",
+        "parse_decision_error",
+        "prepare_full_decision_prompt",
+        "complex_router_output",
+        "parse_decision_error",
+        "router_decision_failed",
+    ]
+    assert [line.fields.get("asks_again") for line in lines if line.event == "prepare_full_decision_prompt"] == [
+        False,
+        True,
+    ]
+    final_entries = list(
+        play.mapping.final_entries(result("failed", None, ErrorInfo(code="no_agent", message="nobody")), 5000)
+    )
     assert names(final_entries) == ["history_add", "history_add", "agent_selection_failed", "process_input_end"]
 
 
 def test_the_default_agent_is_a_decision_of_its_own_source() -> None:
     play = Play(ROUTER)
-    play.knows("@route", kind="team.route", params=ROUND, source="default", chosen_agent="bob", refined=False, fault="hm")
+    play.knows(
+        "@route", kind="team.route", params=ROUND, source="default", chosen_agent="bob", refined=False, fault="hm"
+    )
     play.knows("@rules", kind="team.rules", params=ROUND, source="default", chosen_agent="bob")
 
     assert names(play.entries_of(("expanded", "@route"))) == ["parse_decision_error", "router_decision"]
@@ -276,7 +344,10 @@ def test_a_direct_turn_has_words_of_its_own() -> None:
     play = Play(ROUTER, agent="ann", send_history=True)
     play.knows("ann", output="a")
 
-    lines = [*play.entries_of(("accepted", None), ("started", "ann"), ("done", "ann")), *play.mapping.final_entries(result(), 1400)]
+    lines = [
+        *play.entries_of(("accepted", None), ("started", "ann"), ("done", "ann")),
+        *play.mapping.final_entries(result(), 1400),
+    ]
 
     assert lines == [
         LogEntry("run_direct_start", {"agent": "ann", "input_length": 5, "send_history": True}, 1100),
@@ -293,8 +364,11 @@ def test_an_empty_answer_is_not_written_down() -> None:
     play = Play(PIPELINE)
 
     assert names(list(play.mapping.final_entries(result(output=""), 2000))) == [
-        "history_add", "history_add_skipped", "pipeline_empty_response", "process_input_end",
-    ]  # fmt: skip
+        "history_add",
+        "history_add_skipped",
+        "pipeline_empty_response",
+        "process_input_end",
+    ]
 
 
 def test_a_turn_that_was_cancelled_has_an_end() -> None:

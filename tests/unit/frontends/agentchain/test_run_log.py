@@ -23,12 +23,17 @@ def test_lines_are_json_with_the_time_first(tmp_path: Path) -> None:
 
     assert log.file is not None
     first, second = log.file.read_text("utf-8").splitlines()
-    assert first == '{"timestamp": "2023-11-14T22:13:20.123+00:00", "event": "router_decision", "run_id": "r", "agent": "änn"}'
+    assert (
+        first
+        == '{"timestamp": "2023-11-14T22:13:20.123+00:00", "event": "router_decision", "run_id": "r", "agent": "änn"}'
+    )
     assert datetime.fromisoformat(json.loads(second)["timestamp"]).utcoffset() is not None
 
 
 def test_chains_of_one_process_share_the_file_of_a_folder(tmp_path: Path) -> None:
-    one, two, other = (RunLog(folder, verbose=False) for folder in (tmp_path / "a", str(tmp_path / "a"), tmp_path / "b"))
+    one, two, other = (
+        RunLog(folder, verbose=False) for folder in (tmp_path / "a", str(tmp_path / "a"), tmp_path / "b")
+    )
 
     assert one.file == two.file
     assert one.file != other.file
@@ -70,9 +75,13 @@ def test_it_is_wanted_by_a_folder_by_verbose_and_by_logging(caplog: pytest.LogCa
         assert RunLog(None, verbose=False).is_wanted
 
 
-def test_a_summary_is_a_line_that_is_not_too_long(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_summary_is_a_line_that_is_not_too_long(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "cantata.frontends.agentchain"):
-        RunLog(None, verbose=True).write("process_input_start", {"run_id": "r", "session": "s", "mode": "router", "input": "a\nb" * 1000})
+        RunLog(None, verbose=True).write(
+            "process_input_start", {"run_id": "r", "session": "s", "mode": "router", "input": "a\nb" * 1000}
+        )
 
     told = capsys.readouterr().out
     assert told.startswith('process_input_start mode="router" input="a\\nba\\nb')

@@ -25,7 +25,9 @@ def test_a_group_is_waited_for_no_longer_than_is_said(monkeypatch: pytest.Monkey
         plan=lambda: BuilderPlan(base=BuilderBase(model="m", instruction="{instruction}"), chains=chains),
         progress=lambda names: {name: ChainProgress(status="running", run_id=f"run-{name}") for name in names},
     )
-    monkeypatch.setattr(builder, "shared_client", lambda: SimpleNamespace(run=lambda run_id: SimpleNamespace(wait=wait)))
+    monkeypatch.setattr(
+        builder, "shared_client", lambda: SimpleNamespace(run=lambda run_id: SimpleNamespace(wait=wait))
+    )
     monkeypatch.setattr(builder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     made.wait_group("default", timeout_s=10)

@@ -27,7 +27,12 @@ def clean(text: str) -> str:
 
 
 def added(
-    old: BuilderPlan, chain_id: str, *texts: str, needs: Sequence[str] = (), mode: Any = "serial", group: str = "default"
+    old: BuilderPlan,
+    chain_id: str,
+    *texts: str,
+    needs: Sequence[str] = (),
+    mode: Any = "serial",
+    group: str = "default",
 ) -> BuilderPlan:
     parts = ChainParts(instructions=list(texts) or [f"{chain_id} {{input}}"])
     return plan.create(old, chain_id, parts, mode=mode, group=group, dependencies=needs)
@@ -65,7 +70,9 @@ def test_dependencies_as_one_text_are_refused() -> None:
         added(row("a"), "b", needs=[["a"]])  # type: ignore[list-item]  # as from a caller without types
 
 
-@pytest.mark.parametrize(("position", "expected"), [(-1, ["1", "2", "x", "y"]), (0, ["x", "y", "1", "2"]), (1, ["1", "x", "y", "2"])])
+@pytest.mark.parametrize(
+    ("position", "expected"), [(-1, ["1", "2", "x", "y"]), (0, ["x", "y", "1", "2"]), (1, ["1", "x", "y", "2"])]
+)
 def test_instructions_are_inserted_before_a_step_or_at_the_end(position: int, expected: list[str]) -> None:
     made = plan.insert(added(EMPTY, "a", "1", "2"), "a", ChainParts(instructions=["x", "y"]), position)
 
@@ -90,7 +97,9 @@ def test_an_injected_chain_brings_what_it_depends_on() -> None:
 def test_a_chain_of_the_same_id_replaces_the_one_before() -> None:
     made = added(row("a", "b"), "c", needs=["b"])
 
-    again = plan.replace(made, "b", ChainParts(instructions=["new"]), mode="parallel", group="other", dependencies=["a"])
+    again = plan.replace(
+        made, "b", ChainParts(instructions=["new"]), mode="parallel", group="other", dependencies=["a"]
+    )
 
     assert list(again.chains) == ["a", "c", "b"], "it is the last one created"
     assert instructions(again, "b") == ["new"]
@@ -98,7 +107,9 @@ def test_a_chain_of_the_same_id_replaces_the_one_before() -> None:
 
 
 def test_a_replaced_chain_keeps_its_position_in_its_group() -> None:
-    again = plan.replace(row("a", "b"), "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=[])
+    again = plan.replace(
+        row("a", "b"), "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=[]
+    )
 
     assert (list(again.chains), instructions(again, "a")) == (["a", "b"], ["new"])
     assert sources_of(again, again.ordered("ab")) == {"a": [], "b": ["a"]}
@@ -109,7 +120,9 @@ def test_a_replaced_chain_leaves_no_tools_and_agents_that_no_other_uses() -> Non
         tools = {name: Tool(function="json:loads", description=tool) for name in ("own", *more)}
         inner = Agent(instructions=["x"], tools=[*more])
         return ChainParts(
-            instructions=[PromptStep(prompt="a", tools=["own"]), NestedStep(agent=f"in {tool}")], agents={f"in {tool}": inner}, tools=tools
+            instructions=[PromptStep(prompt="a", tools=["own"]), NestedStep(agent=f"in {tool}")],
+            agents={f"in {tool}": inner},
+            tools=tools,
         )
 
     def again(old: BuilderPlan, chain_id: str, made: ChainParts) -> BuilderPlan:
@@ -119,7 +132,11 @@ def test_a_replaced_chain_leaves_no_tools_and_agents_that_no_other_uses() -> Non
 
     replaced = again(made, "a", parts("second"))
 
-    assert (list(replaced.agents), [*replaced.tools], replaced.tools["own"].description) == (["in second"], ["own"], "second")
+    assert (list(replaced.agents), [*replaced.tools], replaced.tools["own"].description) == (
+        ["in second"],
+        ["own"],
+        "second",
+    )
     assert again(replaced, "b", ChainParts(instructions=["new"])).tools == replaced.tools
     with pytest.raises(ValueError, match="tool 'own' is a different tool in another chain"):
         again(made, "b", parts("second"))
@@ -193,9 +210,18 @@ def test_braces_in_a_task_are_no_placeholders() -> None:
 
     for chain_id in ("a_1", "again"):
         (text,) = definitions_of(merged, [chain_id], "/tmp").agents[chain_id].instructions
-        values = {name: str(parse(each, frozenset()).evaluate({})) for name, each in nodes[chain_id].input_map.items() if name != "input"}
+        values = {
+            name: str(parse(each, frozenset()).evaluate({}))
+            for name, each in nodes[chain_id].input_map.items()
+            if name != "input"
+        }
         assert templates.instruct(str(text), "tea", values)[0] == f"{task}\n\ntea"
-    assert checks.check(request_of(merged, ["a", "a_1"], "t", {}, timeout_s=None), definitions_of(merged, ["a", "a_1"], "/tmp"))[0] == []
+    assert (
+        checks.check(
+            request_of(merged, ["a", "a_1"], "t", {}, timeout_s=None), definitions_of(merged, ["a", "a_1"], "/tmp")
+        )[0]
+        == []
+    )
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -203,7 +229,10 @@ def test_braces_in_a_task_are_no_placeholders() -> None:
 
 @pytest.mark.parametrize(
     ("instruction", "template"),
-    [("Base analysis: {input}", "Base analysis: {instruction}"), ("Do {instruction} with {input}", "Do {instruction} with {input}")],
+    [
+        ("Base analysis: {input}", "Base analysis: {instruction}"),
+        ("Do {instruction} with {input}", "Do {instruction} with {input}"),
+    ],
 )
 def test_a_template_without_a_place_for_the_text_has_it_where_the_input_is(instruction: str, template: str) -> None:
     assert read_base(GPT, instruction, "normal", 60).instruction == template
@@ -211,7 +240,11 @@ def test_a_template_without_a_place_for_the_text_has_it_where_the_input_is(instr
 
 def test_a_chain_is_a_list_and_with_head_tail_also_a_text() -> None:
     assert read_parts("List tasks", "head-tail").instructions == ["List tasks"]
-    for given, message in (("List tasks", "must provide instruction list"), ([], "cannot be empty"), (3, "is a list of texts")):
+    for given, message in (
+        ("List tasks", "must provide instruction list"),
+        ([], "cannot be empty"),
+        (3, "is a list of texts"),
+    ):
         with pytest.raises(ValueError, match=message):
             read_parts(given, "normal")
 
@@ -273,7 +306,13 @@ def test_what_is_named_of_a_dependency_is_read_and_nothing_else() -> None:
         row("a"),
         row("a", "b", "c"),
         row("a", "b", "c", mode="parallel"),
-        added(added(row("a", "b", mode="independent"), "c", needs=["a", "b"]), "d-1.2", "{c}", needs=["c"], mode="parallel"),
+        added(
+            added(row("a", "b", mode="independent"), "c", needs=["a", "b"]),
+            "d-1.2",
+            "{c}",
+            needs=["c"],
+            mode="parallel",
+        ),
     ],
 )
 def test_what_is_compiled_is_a_chain_request_without_fault(made: BuilderPlan) -> None:
@@ -286,14 +325,22 @@ def test_several_roots_begin_together_and_failures_lead_aside() -> None:
     nodes = request_of(row("a", "b", mode="parallel"), ["a", "b"], "text", {}, timeout_s=None).nodes
 
     assert [(node.node_id, node.deps, node.on_error) for node in nodes] == [
-        (START, [], "abort"), ("a", [], FAILED), ("b", [START], FAILED), (FAILED, [], "abort"),
-    ]  # fmt: skip
+        (START, [], "abort"),
+        ("a", [], FAILED),
+        ("b", [START], FAILED),
+        (FAILED, [], "abort"),
+    ]
 
 
 def test_texts_stand_within_the_base_and_functions_do_not() -> None:
     base = BuilderBase(model=GPT, instruction="Task: {instruction} {not: a gap}\n{input}")
     made = plan.create(
-        EMPTY.model_copy(update={"base": base}), "a", read_parts(["Sum {x}", clean], "normal"), mode="serial", group="g", dependencies=[]
+        EMPTY.model_copy(update={"base": base}),
+        "a",
+        read_parts(["Sum {x}", clean], "normal"),
+        mode="serial",
+        group="g",
+        dependencies=[],
     )
 
     agent = definitions_of(made, ["a"], "/tmp").agents["a"]

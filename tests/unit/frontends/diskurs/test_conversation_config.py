@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cantata_frontends.diskurs.conversation_config import FINALIZERS, CodeReference, ConversationAgent, ConversationConfig, PromptSource
+from cantata_frontends.diskurs.conversation_config import (
+    FINALIZERS,
+    CodeReference,
+    ConversationAgent,
+    ConversationConfig,
+    PromptSource,
+)
 
 COMMON = CodeReference(file="memory.py", name="Common")
 

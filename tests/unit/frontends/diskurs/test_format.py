@@ -55,12 +55,16 @@ def test_the_concepts_page_as_a_forum(tmp_path: Path) -> None:
     assert (helper.prompt.file, helper.prompt.argument) == ("agents/helper/prompt.py", "FirstUserPromptArgument")
     assert helper.prompt.system_argument == "MySystemPromptArgument"
     assert helper.prompt.names == {"is_valid": "is_valid", "is_final": "is_final"}
-    assert conversation.memory_of("conductor") == CodeReference(file="agents/conductor/prompt.py", name="MyLongtermMemory")
+    assert conversation.memory_of("conductor") == CodeReference(
+        file="agents/conductor/prompt.py", name="MyLongtermMemory"
+    )
     assert (helper.max_trials, helper.max_reasoning_steps, conductor.max_dispatches) == (5, 5, 50)
 
 
 def test_both_spellings_of_keys_and_files_load(tmp_path: Path) -> None:
-    snake = changed(CONCEPTS, ("firstContact", "first_contact"), ("isValidName", "is_valid_name"), ("modelName", "model_name"))
+    snake = changed(
+        CONCEPTS, ("firstContact", "first_contact"), ("isValidName", "is_valid_name"), ("modelName", "model_name")
+    )
     del snake["agents/helper/system_prompt.jinja2"]
     snake["agents/helper/system_template.jinja2"] = "You help."
     assert load(tmp_path, snake).agents["helper"].prompt.system == "You help."
@@ -77,9 +81,10 @@ def test_variables_have_defaults(tmp_path: Path) -> None:
 
 def test_what_the_original_drops_silently_is_kept(tmp_path: Path) -> None:
     files = changed(
-        CONCEPTS, ("    topics: [helper]", "    maxDispatches: 3\n    maxTrials: 2\n    topics: [helper]"),
+        CONCEPTS,
+        ("    topics: [helper]", "    maxDispatches: 3\n    maxTrials: 2\n    topics: [helper]"),
         (HELPERS, f"    lockedFields: {{name: Jo}}\n    initPromptArgumentsWithLongtermMemory: false\n{HELPERS}"),
-    )  # fmt: skip
+    )
     conversation = load(tmp_path, files)
     assert (conversation.agents["conductor"].max_dispatches, conversation.agents["conductor"].max_trials) == (3, 2)
     assert conversation.agents["helper"].locked_fields == {"name": "Jo"}
@@ -88,18 +93,27 @@ def test_what_the_original_drops_silently_is_kept(tmp_path: Path) -> None:
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     files = changed(
-        CONCEPTS, ("toolExecutorType: default", "toolExecutorType: other"), ("topics: [helper]", "topics: [cook]"),
+        CONCEPTS,
+        ("toolExecutorType: default", "toolExecutorType: other"),
+        ("topics: [helper]", "topics: [cook]"),
         ("isFinalName: is_final", "isFinalName: is_over"),
-    )  # fmt: skip
+    )
     assert [fault.partition(":")[0] for fault in faults(tmp_path, files)] == ["line 3", "line 12", "line 22"]
 
 
 def test_a_key_that_has_no_effect_is_dropped(tmp_path: Path) -> None:
-    conductor = load(tmp_path / "tools", changed(TOOLS, ("    topics: [", "    tools: [price]\n    topics: ["))).agents["conductor"]
-    planned = changed(PLANNED, ("{type: llm_compiler_prompt}", "{type: llm_compiler_prompt, location: plan, promptArgumentClass: Mine}"))
+    conductor = load(tmp_path / "tools", changed(TOOLS, ("    topics: [", "    tools: [price]\n    topics: ["))).agents[
+        "conductor"
+    ]
+    planned = changed(
+        PLANNED,
+        ("{type: llm_compiler_prompt}", "{type: llm_compiler_prompt, location: plan, promptArgumentClass: Mine}"),
+    )
     template = "{% for tool in tools %}{{ tool.name }}{% endfor %}"
     code = CONCEPTS["agents/helper/prompt.py"].replace("FirstUserPromptArgument", "Mine")
-    planner = load(tmp_path / "plan", {**planned, "plan/prompt.py": code, "plan/system_prompt.jinja2": template}).agents["planner"]
+    planner = load(
+        tmp_path / "plan", {**planned, "plan/prompt.py": code, "plan/system_prompt.jinja2": template}
+    ).agents["planner"]
     assert (conductor.kind, conductor.tools) == ("conductor", [])
     assert (planner.prompt.argument, planner.prompt.system) == (None, template)
 
@@ -108,7 +122,10 @@ def test_a_key_that_has_no_effect_is_dropped(tmp_path: Path) -> None:
     ("old", "new"),
     [
         (HELPERS, f"    finalProperties: [nme]\n{HELPERS}"),
-        (HELPERS, f"    finalizerName: nobody\n    rules: [{{name: r, conditionName: c, targetAgent: cook}}]\n{HELPERS}"),
+        (
+            HELPERS,
+            f"    finalizerName: nobody\n    rules: [{{name: r, conditionName: c, targetAgent: cook}}]\n{HELPERS}",
+        ),
         ("isFinalName: is_final", "isFinalName: is_final\n      finalizeName: nope"),
     ],
 )
@@ -120,7 +137,11 @@ def test_a_key_that_has_no_effect_is_no_fault(tmp_path: Path, old: str, new: str
 
 @pytest.mark.parametrize("kind", ["openai", "azure"])
 def test_only_azure_takes_the_key_of_azure(tmp_path: Path, kind: str) -> None:
-    files = changed(CONCEPTS, ("modelMaxTokens: 8192", "useEntraId: true, endpoint: https://x.example"), ("type: openai", f"type: {kind}"))
+    files = changed(
+        CONCEPTS,
+        ("modelMaxTokens: 8192", "useEntraId: true, endpoint: https://x.example"),
+        ("type: openai", f"type: {kind}"),
+    )
     (found,) = (warning for warning in warnings(tmp_path, files) if "Entra" in warning)
     assert ("AZURE_API_KEY" in found) is (kind == "azure")
 
@@ -144,9 +165,11 @@ def test_entries_without_a_name_are_told_once_each(tmp_path: Path) -> None:
     nameless = "tools: [{function: a, modulePath: a.py}, {function: b, modulePath: a.py}]\nllms:"
     found = [fault for fault in faults(tmp_path, changed(CONCEPTS, ("llms:", nameless))) if "warning" not in fault]
     assert [fault.partition(": ")[2] for fault in found] == [
-        "tools[0]: 'name' is missing", "tools[0].function: unknown key 'function'; did you mean 'functionName'?",
-        "tools[1]: 'name' is missing", "tools[1].function: unknown key 'function'; did you mean 'functionName'?",
-    ]  # fmt: skip
+        "tools[0]: 'name' is missing",
+        "tools[0].function: unknown key 'function'; did you mean 'functionName'?",
+        "tools[1]: 'name' is missing",
+        "tools[1].function: unknown key 'function'; did you mean 'functionName'?",
+    ]
 
 
 def test_a_name_that_a_template_does_not_get_is_a_warning(tmp_path: Path) -> None:
@@ -165,8 +188,14 @@ def test_a_missing_name_that_a_template_computes_with_is_told_to_fail_the_run(tm
 
 def test_fields_of_base_classes_are_known_and_those_of_computed_classes_are_not_guessed(tmp_path: Path) -> None:
     code = CONCEPTS["agents/helper/prompt.py"]
-    mixed = code.replace("class FirstUserPromptArgument(PromptArgument)", "class FirstUserPromptArgument(MySystemPromptArgument)")
-    files = {**CONCEPTS, "agents/helper/user_prompt.jinja2": "{{ mode }}{{ unknown }}", "agents/helper/prompt.py": mixed}
+    mixed = code.replace(
+        "class FirstUserPromptArgument(PromptArgument)", "class FirstUserPromptArgument(MySystemPromptArgument)"
+    )
+    files = {
+        **CONCEPTS,
+        "agents/helper/user_prompt.jinja2": "{{ mode }}{{ unknown }}",
+        "agents/helper/prompt.py": mixed,
+    }
     assert len(warnings(tmp_path / "base", files)) == 1
     computed = code.replace("(PromptArgument)", "(make_base())")
     assert warnings(tmp_path / "computed", {**files, "agents/helper/prompt.py": computed}) == []
@@ -174,7 +203,9 @@ def test_fields_of_base_classes_are_known_and_those_of_computed_classes_are_not_
 
 def test_imports_that_are_there_or_may_fail_are_not_told(tmp_path: Path) -> None:
     lines = "import diskurs\nfrom diskurs import entities, tool\ntry:\n    from diskurs import NoSuch\nexcept ImportError:\n    pass\n"
-    assert warnings(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": lines + CONCEPTS["agents/helper/prompt.py"]}) == []
+    assert (
+        warnings(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": lines + CONCEPTS["agents/helper/prompt.py"]}) == []
+    )
 
 
 def test_a_template_with_a_fault_is_told_with_file_and_line(tmp_path: Path) -> None:
@@ -198,9 +229,14 @@ def test_templates_that_a_template_includes_are_read_too(tmp_path: Path) -> None
 def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:
     prompt = "{type: multistep_prompt, location: agents/helper, promptArgumentClass: MySystemPromptArgument}"
     both = f"type: multistep, llm: main, prompt: {prompt}"
-    config_yml = f"firstContact: a\n{LLMS}agents:\n  - {{name: a, topics: [b], {both}}}\n  - {{name: b, topics: [a], {both}}}\n"
+    config_yml = (
+        f"firstContact: a\n{LLMS}agents:\n  - {{name: a, topics: [b], {both}}}\n  - {{name: b, topics: [a], {both}}}\n"
+    )
     found, *_ = faults(tmp_path / "agents", {**CONCEPTS, "config.yml": config_yml})
-    assert found == "line 4: agents[0].topics: the agents 'a' → 'b' → 'a' form a cycle; one of them must hand over to a conductor"
+    assert (
+        found
+        == "line 4: agents[0].topics: the agents 'a' → 'b' → 'a' form a cycle; one of them must hand over to a conductor"
+    )
 
     found, *_ = faults(tmp_path / "conductors", changed(JUDGED, ("    finalizerName: writer", "    supervisor: lower")))
     assert "supervisor: the supervisors 'upper' → 'lower' → 'upper' form a cycle" in found

@@ -7,14 +7,21 @@ from cantata.flows.graph import RAW, Graph
 from cantata.flows.turns.turn_plan import plan_turn
 from cantata.flows.wire import TurnRequest
 from cantata_frontends.diskurs import handovers
-from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
+from cantata_frontends.diskurs.conversation_config import (
+    CodeReference,
+    ConversationAgent,
+    ConversationConfig,
+    ConversationTool,
+)
 from cantata_frontends.diskurs.handovers import AgentTurn
 
 FORUM = ConversationConfig(
     first_contact="boss",
     agents={
         "boss": ConversationAgent(kind="conductor", llm="m", topics=["ann"], max_trials=2),
-        "ann": ConversationAgent(kind="multistep", llm="m", topics=["boss"], tools=["add"], max_trials=2, max_reasoning_steps=3),
+        "ann": ConversationAgent(
+            kind="multistep", llm="m", topics=["boss"], tools=["add"], max_trials=2, max_reasoning_steps=3
+        ),
         "code": ConversationAgent(kind="heuristic", topics=["boss"]),
     },
     tools={"add": ConversationTool(function=CodeReference(file="sums.py", name="add"))},
@@ -64,18 +71,29 @@ def test_trials_and_steps_are_counted_apart() -> None:
     third = after(second, is_valid=True)
     assert third == AgentTurn("ann", 2, "2.ann", trial=1, step=2, asked=3)
     assert after(AgentTurn("ann", 2, "2.ann", step=3), is_valid=True) is None
-    assert after(AgentTurn("boss", 1, "1.boss", step=2), is_valid=True) is None  # a conductor has as many steps as trials
+    assert (
+        after(AgentTurn("boss", 1, "1.boss", step=2), is_valid=True) is None
+    )  # a conductor has as many steps as trials
 
 
 def test_the_parts_of_a_parallel_agent_are_joined() -> None:
     graph = handovers.run_branches(AgentTurn("ann", 2, "2.ann"), before="2.ann/branches", count=2)
-    assert kinds(graph) == {"2.ann/branch.0": "diskurs.begin", "2.ann/branch.1": "diskurs.begin", "2.ann/join": "diskurs.join"}
-    assert {(edge.source, edge.target) for edge in graph.edges} == {("2.ann/branch.0", "2.ann/join"), ("2.ann/branch.1", "2.ann/join")}
+    assert kinds(graph) == {
+        "2.ann/branch.0": "diskurs.begin",
+        "2.ann/branch.1": "diskurs.begin",
+        "2.ann/join": "diskurs.join",
+    }
+    assert {(edge.source, edge.target) for edge in graph.edges} == {
+        ("2.ann/branch.0", "2.ann/join"),
+        ("2.ann/branch.1", "2.ann/join"),
+    }
     assert graph.steps[-1].reads["@branch/1"] == "2.ann/branch.1"  # whatever has taken its place by then
 
 
 def test_no_parts_are_joined_at_once() -> None:
-    assert kinds(handovers.run_branches(AgentTurn("ann", 2, "2.ann"), before="x", count=0)) == {"2.ann/join": "diskurs.join"}
+    assert kinds(handovers.run_branches(AgentTurn("ann", 2, "2.ann"), before="x", count=0)) == {
+        "2.ann/join": "diskurs.join"
+    }
 
 
 def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
@@ -84,7 +102,11 @@ def test_a_plan_grows_a_step_for_each_of_its_own() -> None:
         {"step_id": "2", "function": "add", "parameters": {"a": "$1"}, "depends_on": ["1"]},
     ]
     graph = handovers.run_plan(AgentTurn("ann", 2, "2.ann", asked=4), plan, before="2.ann/read.4")  # type: ignore[arg-type]  # lists of JSON
-    assert kinds(graph) == {"2.ann/plan.4/1": "diskurs.tool", "2.ann/plan.4/2": "diskurs.tool", "2.ann/plan.4": "diskurs.gather"}
+    assert kinds(graph) == {
+        "2.ann/plan.4/1": "diskurs.tool",
+        "2.ann/plan.4/2": "diskurs.tool",
+        "2.ann/plan.4": "diskurs.gather",
+    }
     assert ("2.ann/plan.4/1", "2.ann/plan.4/2") in {(edge.source, edge.target) for edge in graph.edges}
     assert graph.steps[1].params["needs"] == {"1": "2.ann/plan.4/1"}
     assert {step.on_error for step in graph.steps[:2]} == {"skip"}

@@ -41,11 +41,15 @@ def play(loaded: Configuration, workflow: str, text: str = "hello", **replies: T
     """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
     assert workflow in loaded.definitions.chains, loaded.faults
     definitions = loaded.definitions
-    tools: dict[str, Tool] = {name: _agent(name, replies.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
+    tools: dict[str, Tool] = {
+        name: _agent(name, replies.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents
+    }
     tools |= {name: say for name, say in replies.items() if callable(say) and name not in tools}
     tools["langswarm.value"] = lambda given: given["value"]
     tools["langswarm.check"] = _check
-    node = ChainNode(node_id="it", kind="chain", name=workflow, input=dict.fromkeys(("user_input", "user_query", "input"), text))
+    node = ChainNode(
+        node_id="it", kind="chain", name=workflow, input=dict.fromkeys(("user_input", "user_query", "input"), text)
+    )
     return Run(ChainRequest(nodes=[node], entry_node="it"), definitions, tools).play()
 
 
@@ -58,7 +62,11 @@ def answer(loaded: Configuration, workflow: str, text: str = "hello", **replies:
 
 def asked(run: Run) -> list[str]:
     """The steps of the workflow that called somebody, in order."""
-    return [step.removeprefix("it/") for step in run.story if step.startswith("it/") and "@" not in step and _calls(run, step)]
+    return [
+        step.removeprefix("it/")
+        for step in run.story
+        if step.startswith("it/") and "@" not in step and _calls(run, step)
+    ]
 
 
 def _check(given: dict[str, JsonValue]) -> JsonValue:

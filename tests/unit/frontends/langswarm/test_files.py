@@ -43,7 +43,9 @@ def test_a_prompt_that_is_no_file_names_the_nearest(tmp_path: Path) -> None:
 
     [found] = faults(tmp_path, "agents: [{id: ann, system_prompt: prompts/suport.md}]\nworkflows: {}")
 
-    assert found.endswith("there is no file 'prompts/suport.md' in the configuration's folder; did you mean 'prompts/support.md'?")
+    assert found.endswith(
+        "there is no file 'prompts/suport.md' in the configuration's folder; did you mean 'prompts/support.md'?"
+    )
 
 
 def test_a_file_includes_others(tmp_path: Path) -> None:
@@ -59,9 +61,8 @@ def test_a_file_includes_others(tmp_path: Path) -> None:
 def test_prompts_are_read_from_files_and_variables_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "ann.md").write_text("You are Ann.")
     (tmp_path / "more.txt").write_text("Be brief.")
-    agents = (
-        "[{id: ann, model: 'env:MODEL', agent_type: openai, system_prompt: [ann.md, more.txt]}, {id: bob, system_prompt: not there.md}]"
-    )
+    ann = "{id: ann, model: 'env:MODEL', agent_type: openai, system_prompt: [ann.md, more.txt]}"
+    agents = f"[{ann}, {{id: bob, system_prompt: not there.md}}]"
 
     loaded = load(tmp_path, f"agents: {agents}\nworkflows: {{w: ann -> bob}}", environment={"MODEL": "gpt-4o"})
 
@@ -170,7 +171,9 @@ def test_langswarms_files_are_known_by_what_they_hold(data: object, is_one: bool
 
 
 def test_what_means_nothing_here_is_a_warning_on_its_line(tmp_path: Path) -> None:
-    warnings = load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}\nmemory: {enabled: true, backend: sqlite}").faults
+    warnings = load(
+        tmp_path, "observability: {}\nworkflows: {}\nserver: {}\nmemory: {enabled: true, backend: sqlite}"
+    ).faults
 
     assert [(warning.line, warning.where, warning.is_warning) for warning in warnings] == [
         (1, "observability", True),
@@ -207,7 +210,14 @@ def test_a_prompt_has_many_names(tmp_path: Path, agent: str, system: str) -> Non
 
 @pytest.mark.parametrize(
     ("memory", "is_on"),
-    [("true", True), ("false", False), ("production", True), ("none", False), ("{backend: sqlite}", True), ("{enabled: false}", False)],
+    [
+        ("true", True),
+        ("false", False),
+        ("production", True),
+        ("none", False),
+        ("{backend: sqlite}", True),
+        ("{enabled: false}", False),
+    ],
 )
 def test_memory_is_on_or_off(tmp_path: Path, memory: str, is_on: bool) -> None:
     text = f"agents: {{ann: {{memory: {memory}}}, bob: {{memory_enabled: true}}, cleo: {{}}}}\nmemory: {memory}\nworkflows: {{}}"
@@ -218,20 +228,26 @@ def test_memory_is_on_or_off(tmp_path: Path, memory: str, is_on: bool) -> None:
 
 
 def test_agents_and_tools_of_a_list_may_have_a_name_in_place_of_an_id(tmp_path: Path) -> None:
-    definitions = load(tmp_path, "agents: [{name: ann}, bob]\ntools: [{identifier: t, function: json.dumps}]\nworkflows: {}").definitions
+    definitions = load(
+        tmp_path, "agents: [{name: ann}, bob]\ntools: [{identifier: t, function: json.dumps}]\nworkflows: {}"
+    ).definitions
 
     assert (list(definitions.agents), list(definitions.tools)) == (["ann", "bob"], ["t"])
 
 
 def test_a_format_that_models_know_is_asked_for(tmp_path: Path) -> None:
-    agents = load(tmp_path, "agents: {ann: {response_format: json, streaming_enabled: true}}\nworkflows: {}").definitions.agents
+    agents = load(
+        tmp_path, "agents: {ann: {response_format: json, streaming_enabled: true}}\nworkflows: {}"
+    ).definitions.agents
 
     assert agents["ann"].params == {"response_format": {"type": "json_object"}}
     assert agents["ann"].stream
 
 
 def test_a_tool_may_stand_in_the_list_of_an_agent(tmp_path: Path) -> None:
-    definitions = load(tmp_path, "agents: [{id: ann, tools: [{id: t, function: json.dumps}]}]\nworkflows: {}").definitions
+    definitions = load(
+        tmp_path, "agents: [{id: ann, tools: [{id: t, function: json.dumps}]}]\nworkflows: {}"
+    ).definitions
 
     assert definitions.agents["ann"].tools == ["t"]
     assert definitions.tools["t"].function == "json:dumps"
@@ -256,7 +272,9 @@ def test_the_type_of_an_agent_is_its_provider(tmp_path: Path) -> None:
 def test_settings_of_a_tool_may_stand_beside_its_function(tmp_path: Path) -> None:
     (tmp_path / "disk.py").write_text("def read(path, root_path, limit): return path\n")
 
-    tools = load(tmp_path, "tools: [{id: t, function: disk.read, root_path: /srv, settings: {limit: 3}}]\nworkflows: {}").definitions.tools
+    tools = load(
+        tmp_path, "tools: [{id: t, function: disk.read, root_path: /srv, settings: {limit: 3}}]\nworkflows: {}"
+    ).definitions.tools
 
     assert tools["t"].values == {"limit": 3, "root_path": "/srv"}
 

@@ -25,7 +25,9 @@ FORMS = [
 def test_its_paths_come_from_the_file(tmp_path: Path, form: str) -> None:
     name = "filesystem" if "id: filesystem" in form else "fs"
 
-    definitions = load(tmp_path, f"tools: [{form}]\nagents: [{{id: ann, tools: [{name}]}}]\nworkflows: {{}}").definitions
+    definitions = load(
+        tmp_path, f"tools: [{form}]\nagents: [{{id: ann, tools: [{name}]}}]\nworkflows: {{}}"
+    ).definitions
 
     assert definitions.agents["ann"].tools[2] == f"{name}.read_file"
     tool = definitions.tools[f"{name}.read_file"]
@@ -57,7 +59,12 @@ def test_files_are_written_read_listed_and_deleted(tmp_path: Path) -> None:
         "bytes": 7,
         "permission": "read_write",
     }
-    assert call("get_allowed_paths") == {"folder": [str(tmp_path)], "forbidden": [], "read_only": ["."], "read_write": ["out"]}
+    assert call("get_allowed_paths") == {
+        "folder": [str(tmp_path)],
+        "forbidden": [],
+        "read_only": ["."],
+        "read_write": ["out"],
+    }
     call("delete_file", "out/deep/a.txt")
     call("delete_file", "out/deep")
     assert call("list_directory", "out") == ["b/"]
@@ -91,7 +98,9 @@ def test_what_is_not_allowed_is_refused(tmp_path: Path, method: str, path: str) 
         getattr(filesystem, method)(path, *content, folder=str(folder), grants=grants)
 
 
-@pytest.mark.parametrize("paths", ["allowed_paths: []", "allowed_paths:", "permissions: {}", "settings: {root_path: 'gs://x'}"])
+@pytest.mark.parametrize(
+    "paths", ["allowed_paths: []", "allowed_paths:", "permissions: {}", "settings: {root_path: 'gs://x'}"]
+)
 def test_paths_that_name_no_folder_grant_nothing(tmp_path: Path, paths: str) -> None:
     tools = load(tmp_path, f"tools:\n- id: fs\n  type: mcpfilesystem\n  {paths}\nworkflows: {{}}").definitions.tools
 
@@ -145,4 +154,7 @@ def test_a_hidden_file_is_read_if_a_grant_names_it(tmp_path: Path) -> None:
     (tmp_path / ".notes").mkdir()
     (tmp_path / ".notes/a").write_text("text")
 
-    assert filesystem.read_file(".notes/a", folder=str(tmp_path), grants={".": "read_only", ".notes": "read_only"}) == "text"
+    assert (
+        filesystem.read_file(".notes/a", folder=str(tmp_path), grants={".": "read_only", ".notes": "read_only"})
+        == "text"
+    )

@@ -13,7 +13,10 @@ from tests.unit.frontends.langswarm.stage import AGENTS, answer, faults, load
 
 
 def test_the_known_keys_are_listed_once(tmp_path: Path) -> None:
-    found = faults(tmp_path, "agents: [{id: x, model: m, colour: red, shape: round}, {id: y, model: m, colour: blue}]\nworkflows: {}")
+    found = faults(
+        tmp_path,
+        "agents: [{id: x, model: m, colour: red, shape: round}, {id: y, model: m, colour: blue}]\nworkflows: {}",
+    )
 
     assert [("known keys are" in fault) for fault in found] == [True, False, False]
 
@@ -26,7 +29,9 @@ def test_a_workflow_with_a_fault_is_refused_and_the_others_run(tmp_path: Path) -
 
     assert answer(loaded, "good") == "bob<ann<hello>>"
     assert list(loaded.definitions.chains) == ["good"]
-    assert loaded.definitions.refused["bad"] == ["line 2: workflows.bad: there is no agent, tool or workflow 'bbo'; did you mean 'bob'?"]
+    assert loaded.definitions.refused["bad"] == [
+        "line 2: workflows.bad: there is no agent, tool or workflow 'bbo'; did you mean 'bob'?"
+    ]
     assert "calls 'bad', which has faults: line 2: workflows.bad" in loaded.definitions.refused["caller"][0]
     assert ": calls 'caller', which has faults: line 2: workflows.bad: " in loaded.definitions.refused["outer"][0]
     with pytest.raises(ConfigError, match="there is no agent, tool or workflow 'bbo'"):
@@ -50,10 +55,15 @@ workflows:
 
 
 def test_what_is_in_two_files_is_told_with_both(tmp_path: Path) -> None:
-    found = faults(tmp_path, agents=f"{AGENTS}workflows: {{w: ann -> eve}}", workflows=f"\n{AGENTS}workflows: {{w: ann -> bob}}")
+    found = faults(
+        tmp_path, agents=f"{AGENTS}workflows: {{w: ann -> eve}}", workflows=f"\n{AGENTS}workflows: {{w: ann -> bob}}"
+    )
 
     assert "line 2: workflows.yaml agents[0] 'ann': 'ann' is defined twice; it is on line 1 of agents.yaml too" in found
-    assert "line 3: workflows.yaml workflows.w: the workflow 'w' is defined twice; it is on line 2 of agents.yaml too" in found
+    assert (
+        "line 3: workflows.yaml workflows.w: the workflow 'w' is defined twice; it is on line 2 of agents.yaml too"
+        in found
+    )
 
 
 def test_what_planning_finds_is_said_of_steps(tmp_path: Path) -> None:
@@ -72,7 +82,9 @@ def test_what_planning_finds_is_said_of_steps(tmp_path: Path) -> None:
 
 
 def test_faults_of_several_files_name_the_file(tmp_path: Path) -> None:
-    found = faults(tmp_path, agents="agents: [{id: ann, modle: m}]", workflows="workflows:\n  w: ann -> bbo", tools="tools: [\n")
+    found = faults(
+        tmp_path, agents="agents: [{id: ann, modle: m}]", workflows="workflows:\n  w: ann -> bbo", tools="tools: [\n"
+    )
 
     assert [fault.split()[2].rstrip(":") for fault in found] == ["agents.yaml", "tools.yaml", "workflows.yaml"]
 

@@ -51,7 +51,12 @@ def test_a_chain_is_an_agent_with_its_functions_named() -> None:
 
     assert agent_of(chain) == Agent(
         models=[GPT, Model(model="openai/gpt-4o", params={"max_tokens": 1000})],
-        instructions=["Extract: {input}", FunctionStep(function=f"{NAME}clean"), "Summarize: {input}", AgenticStep(objective="Check it")],
+        instructions=[
+            "Extract: {input}",
+            FunctionStep(function=f"{NAME}clean"),
+            "Summarize: {input}",
+            AgenticStep(objective="Check it"),
+        ],
         chainbreakers=[FunctionStep(function=f"{NAME}stop")],
         full_history=True,
         store_steps=True,
@@ -87,7 +92,11 @@ def test_chains_within_chains_are_agents_with_their_own_tools() -> None:
     definitions = PromptChain([GPT], ["{input}", inner, inner]).definitions
 
     assert list(definitions.agents) == ["chain", "chain.2", "chain.2.2", "chain.3", "chain.3.2"]
-    assert definitions.agents["chain"].instructions == ["{input}", NestedStep(agent="chain.2"), NestedStep(agent="chain.3")]
+    assert definitions.agents["chain"].instructions == [
+        "{input}",
+        NestedStep(agent="chain.2"),
+        NestedStep(agent="chain.3"),
+    ]
     assert definitions.agents["chain"].tools == []
     assert definitions.agents["chain.2"].tools == ["look_up"]
 
@@ -132,7 +141,10 @@ def test_an_agentic_step_needs_an_objective(objective: Any) -> None:
 
 
 def test_what_is_wrong_with_an_agentic_step_is_told_in_a_line() -> None:
-    with pytest.raises(ValueError, match=r"^the agentic step 'go': max_internal_steps: Input should be .*; history_mode: Input should be "):
+    with pytest.raises(
+        ValueError,
+        match=r"^the agentic step 'go': max_internal_steps: Input should be .*; history_mode: Input should be ",
+    ):
         AgenticStepProcessor("go", max_internal_steps=0, history_mode="some")
     with pytest.raises(ValueError, match=r"^the agentic step 'go': max_tool_rounds: Input should be a valid integer"):
         AgenticStepProcessor("go", max_tool_rounds=None)  # type: ignore[arg-type]  # as from a caller without types
@@ -145,9 +157,16 @@ def test_a_text_that_names_a_file_is_what_the_file_says(tmp_path: Path) -> None:
     (tmp_path / "ask.md").write_text("Ask: {input}")
     (tmp_path / "plain").write_text("Plain: {input}")
 
-    chain = PromptChain(GPT, ["ask.md", "file: plain", "other.md", ("ask.md", [])], additional_prompt_dirs=[str(tmp_path)])
+    chain = PromptChain(
+        GPT, ["ask.md", "file: plain", "other.md", ("ask.md", [])], additional_prompt_dirs=[str(tmp_path)]
+    )
 
-    assert agent_of(chain).instructions == ["Ask: {input}", "Plain: {input}", "other.md", PromptStep(prompt="Ask: {input}", tools=[])]
+    assert agent_of(chain).instructions == [
+        "Ask: {input}",
+        "Plain: {input}",
+        "other.md",
+        PromptStep(prompt="Ask: {input}", tools=[]),
+    ]
 
 
 def test_the_folders_given_come_before_that_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +178,9 @@ def test_the_folders_given_come_before_that_of_the_script(tmp_path: Path, monkey
 
     assert agent_of(PromptChain(GPT, ["ask.md"])).instructions == ["beside"]
     (tmp_path / "prompts" / "ask.md").write_text("given")
-    assert agent_of(PromptChain(GPT, ["ask.md"], additional_prompt_dirs=[str(tmp_path / "prompts")])).instructions == ["given"]
+    assert agent_of(PromptChain(GPT, ["ask.md"], additional_prompt_dirs=[str(tmp_path / "prompts")])).instructions == [
+        "given"
+    ]
 
 
 # Tools of an instruction
@@ -169,14 +190,22 @@ def test_an_instruction_may_have_tools_of_its_own() -> None:
     servers = [{"id": "notes", "command": "notes"}]
     chain = PromptChain(
         GPT,
-        [("{input}", [look_up]), ("{input}", []), ("{input}", ["mcp_notes_length"]), AgenticStepProcessor("Find", tools=["look_up"])],
+        [
+            ("{input}", [look_up]),
+            ("{input}", []),
+            ("{input}", ["mcp_notes_length"]),
+            AgenticStepProcessor("Find", tools=["look_up"]),
+        ],
         mcp_servers=servers,
     )
 
     assert agent_of(chain).tools == ["look_up", "notes"]
     assert [each.tools for each in agent_of(chain).instructions if isinstance(each, PromptStep | AgenticStep)] == [
-        ["look_up"], [], ["notes.length"], ["look_up"],
-    ]  # fmt: skip
+        ["look_up"],
+        [],
+        ["notes.length"],
+        ["look_up"],
+    ]
 
 
 def test_an_agentic_step_may_stand_with_its_tools_as_a_text_may() -> None:
@@ -204,7 +233,9 @@ def test_a_parameter_that_is_not_known_is_a_warning_unless_it_may_be_misspelt(ca
         "AgenticStepProcessor: the parameter 'enable_cove' is not known, and has no effect",
         "PromptChain: the parameter 'enable_mcp_hijacker' is not known, and has no effect",
     ]
-    with pytest.raises(TypeError, match="AgenticStepProcessor has no parameter 'max_internal_step'; did you mean 'max_internal_steps'"):
+    with pytest.raises(
+        TypeError, match="AgenticStepProcessor has no parameter 'max_internal_step'; did you mean 'max_internal_steps'"
+    ):
         AgenticStepProcessor("Find", max_internal_step=3)
     with pytest.raises(TypeError, match="PromptChain has no parameter 'chainbreaker'; did you mean 'chainbreakers'"):
         PromptChain([], [step], chainbreaker=[])
@@ -213,7 +244,10 @@ def test_a_parameter_that_is_not_known_is_a_warning_unless_it_may_be_misspelt(ca
 
 
 def test_what_it_was_given_can_be_read() -> None:
-    schema = {"type": "function", "function": {"name": "look_up", "description": "Finds a word.", "parameters": {"type": "object"}}}
+    schema = {
+        "type": "function",
+        "function": {"name": "look_up", "description": "Finds a word.", "parameters": {"type": "object"}},
+    }
     chain = PromptChain(GPT, ["Say {input}", clean])
     chain.add_tools([schema])
 
@@ -242,7 +276,9 @@ def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: ChainBuilder(GPT), "ChainBuilder"),
         (lambda: AgentChain({"a": chain}, {"a": ""}, execution_mode="pipeline").history(), "AgentChain"),
     ):
-        with pytest.raises(ConfigError, match=rf"^{source}: .* must not run chains or use memory(?s:.)*uses context\.memory"):
+        with pytest.raises(
+            ConfigError, match=rf"^{source}: .* must not run chains or use memory(?s:.)*uses context\.memory"
+        ):
             client_is_needed()
     with pytest.raises(ConfigError, match=r"^AgentChain: .* must not run chains"):
         asyncio.run(AgentChain({"a": chain}, {"a": ""}, execution_mode="pipeline").process_input("go"))

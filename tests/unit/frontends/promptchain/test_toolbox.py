@@ -15,7 +15,10 @@ PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"word": {"type": 
 
 
 def schema(name: str, **more: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": f"does {name}", "parameters": PARAMETERS, **more}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": f"does {name}", "parameters": PARAMETERS, **more},
+    }
 
 
 def look_up(word: str) -> str:
@@ -51,9 +54,14 @@ def test_a_schema_and_its_function_are_a_tool_in_either_order() -> None:
     second.add_schemas([schema("look_up")])
     second.add_schemas([schema("count")])
 
-    assert first.tools() == second.tools() == {
-        name: Tool(function=f"{NAME}{name}", description=f"does {name}", parameters=PARAMETERS) for name in ("look_up", "count")
-    }  # fmt: skip
+    assert (
+        first.tools()
+        == second.tools()
+        == {
+            name: Tool(function=f"{NAME}{name}", description=f"does {name}", parameters=PARAMETERS)
+            for name in ("look_up", "count")
+        }
+    )
 
 
 def test_a_function_needs_no_schema() -> None:
@@ -81,7 +89,9 @@ def test_a_schema_without_a_function_is_told_before_anything_runs() -> None:
     toolbox = Toolbox()
     toolbox.add_schemas([schema("look_up"), schema("count")])
 
-    with pytest.raises(ConfigError, match="no function belongs to the schemas 'count', 'look_up': give it to register_tool_function"):
+    with pytest.raises(
+        ConfigError, match="no function belongs to the schemas 'count', 'look_up': give it to register_tool_function"
+    ):
         toolbox.tools()
 
 
@@ -94,7 +104,9 @@ def test_names_of_mcp_tools_are_reserved() -> None:
         Toolbox([{"id": "count", "command": "x"}]).register(count)
 
 
-@pytest.mark.parametrize("given", [{}, {"type": "function"}, {"function": {"name": ""}}, "look_up", {"function": "look_up"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"type": "function"}, {"function": {"name": ""}}, "look_up", {"function": "look_up"}]
+)
 def test_what_is_no_schema_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="a tool's schema is"):
         Toolbox().add_schemas([given])
@@ -116,10 +128,15 @@ def test_a_decorated_function_brings_its_settings_and_its_name() -> None:
 
     assert toolbox.tools() == {
         "buy": Tool(
-            function=f"{NAME}buy", description="does buy", parameters=PARAMETERS, timeout_s=5, retries=2, hidden=["user"]
+            function=f"{NAME}buy",
+            description="does buy",
+            parameters=PARAMETERS,
+            timeout_s=5,
+            retries=2,
+            hidden=["user"],
         ),
         "bill": Tool(function=f"{NAME}charge"),
-    }  # fmt: skip
+    }
 
 
 def test_a_schema_cannot_show_what_the_code_hides() -> None:
@@ -137,12 +154,19 @@ def test_servers_are_what_configurations_say(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("NOTES_TOKEN", "xyz")
     servers: list[dict[str, Any]] = [
         {"id": "notes", "type": "stdio", "command": "python", "args": ["notes.py", 3], "env": {"NOTES_TOKEN": "xyz"}},
-        {"id": "web", "url": "https://example.com/mcp", "headers": {"Authorization": "WEB_AUTHORIZATION"}, "read_timeout_seconds": 5},
+        {
+            "id": "web",
+            "url": "https://example.com/mcp",
+            "headers": {"Authorization": "WEB_AUTHORIZATION"},
+            "read_timeout_seconds": 5,
+        },
     ]
 
     assert Toolbox(servers).tools() == {
         "notes": Tool(mcp=McpServer(command=["python", "notes.py", "3"], env=["NOTES_TOKEN"])),
-        "web": Tool(mcp=McpServer(url="https://example.com/mcp", headers={"Authorization": "WEB_AUTHORIZATION"}, timeout_s=5)),
+        "web": Tool(
+            mcp=McpServer(url="https://example.com/mcp", headers={"Authorization": "WEB_AUTHORIZATION"}, timeout_s=5)
+        ),
     }
 
 

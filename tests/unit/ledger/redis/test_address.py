@@ -11,7 +11,10 @@ from cantata.ledger.redis.address import celery_url, parse, shown, without_passw
 
 def test_one_server_is_left_to_redis_py() -> None:
     assert (
-        parse("redis://host/2").kind == parse("unix:///run/s?db=1").kind == parse("redis+socket:///run/s?virtual_host=1").kind == "server"
+        parse("redis://host/2").kind
+        == parse("unix:///run/s?db=1").kind
+        == parse("redis+socket:///run/s?virtual_host=1").kind
+        == "server"
     )
     assert parse("rediss://host").tls
 

@@ -24,7 +24,12 @@ class Refused:
 
 
 FULL_DISK = ResponseError("MISCONF Errors writing to the AOF file: No space left on device")
-FOR_A_WHILE = [FULL_DISK, OutOfMemoryError("command not allowed"), ReadOnlyError("no writes"), ResponseError("NOREPLICAS Not enough good")]
+FOR_A_WHILE = [
+    FULL_DISK,
+    OutOfMemoryError("command not allowed"),
+    ReadOnlyError("no writes"),
+    ResponseError("NOREPLICAS Not enough good"),
+]
 
 
 @pytest.mark.parametrize("error", FOR_A_WHILE, ids=str)
@@ -35,7 +40,9 @@ def test_what_is_refused_for_a_while_counts_as_a_lost_connection_and_keeps_its_r
     assert reason(found.value) == reason(error)
 
 
-@pytest.mark.parametrize("error", [ResponseError("WRONGTYPE"), NoPermissionError("no permissions to run the 'keys' command")], ids=str)
+@pytest.mark.parametrize(
+    "error", [ResponseError("WRONGTYPE"), NoPermissionError("no permissions to run the 'keys' command")], ids=str
+)
 def test_what_is_refused_for_good_stays_what_it_is(error: ResponseError) -> None:
     with pytest.raises(type(error)) as found:
         reconnecting(Refused)(error).read_response()

@@ -17,7 +17,11 @@ from cantata.ledger.redis.connection import connect
         ("unix:///run/s?db=3", "unix:///run/s?db=3", "redis+socket:///run/s?virtual_host=3"),
         ("rediss://h/0", "rediss://h/0", "rediss://h/0?ssl_cert_reqs=required"),
         ("rediss://h/0?ssl_cert_reqs=none", "rediss://h/0?ssl_cert_reqs=none", "rediss://h/0?ssl_cert_reqs=none"),
-        ("rediss://h/0?ssl_ca_certs=c", "rediss://h/0?ssl_ca_certs=c", "rediss://h/0?ssl_ca_certs=c&ssl_cert_reqs=required"),
+        (
+            "rediss://h/0?ssl_ca_certs=c",
+            "rediss://h/0?ssl_ca_certs=c",
+            "rediss://h/0?ssl_ca_certs=c&ssl_cert_reqs=required",
+        ),
     ],
 )
 def test_an_address_is_said_as_each_library_wants_it(given: str, for_redis: str, for_celery: str) -> None:

@@ -39,7 +39,12 @@ def test_the_same_is_said_once_in_a_few_seconds_and_anything_else_at_once(monkey
     outages.warn(log, "lease_renewal_failed", RedisConnectionError("refused"), worker="w")
     outages.warn(log, "sweep_failed", AuthenticationError("invalid username-password pair"))
 
-    assert [line["event"] for line in log.lines] == ["lease_renewal_failed", "lease_renewal_failed", "lease_renewal_failed", "sweep_failed"]
+    assert [line["event"] for line in log.lines] == [
+        "lease_renewal_failed",
+        "lease_renewal_failed",
+        "lease_renewal_failed",
+        "sweep_failed",
+    ]
     assert log.lines[0]["error"] == "Redis refuses the user or the password; set them in REDIS_URL"
 
 
@@ -58,8 +63,14 @@ def test_errors_without_end_are_not_kept_without_end() -> None:
             ResponseError("MISCONF Redis is configured to save RDB snapshots"),
             "Redis cannot write to its disk and refuses writes; free the disk",
         ),
-        (ResponseError("NOREPLICAS Not enough good replicas to write."), "fewer replicas than its min-replicas-to-write asks for"),
-        (ClusterDownError("The cluster is down"), "Redis is a cluster in which nodes are missing (The cluster is down); start them"),
+        (
+            ResponseError("NOREPLICAS Not enough good replicas to write."),
+            "fewer replicas than its min-replicas-to-write asks for",
+        ),
+        (
+            ClusterDownError("The cluster is down"),
+            "Redis is a cluster in which nodes are missing (The cluster is down); start them",
+        ),
         (
             RedisConnectionError("Error 111 connecting to h:1. Connection refused."),
             "cannot be reached (Error 111 connecting to h:1. Connection refused)",
@@ -83,7 +94,9 @@ def test_a_full_redis_is_known_wherever_it_says_so(said: str) -> None:
     assert "Redis is full (maxmemory)" in reason(ResponseError(said))
 
 
-@pytest.mark.parametrize("said", ["Error 111 connecting to OOM.example:1. Connection refused.", "no key ROOM or OOM is there", "OOMPH"])
+@pytest.mark.parametrize(
+    "said", ["Error 111 connecting to OOM.example:1. Connection refused.", "no key ROOM or OOM is there", "OOMPH"]
+)
 def test_a_name_with_the_letters_of_a_code_is_none(said: str) -> None:
     assert "cannot be reached" in reason(RedisConnectionError(said))
 

@@ -13,7 +13,10 @@ from cantata.ledger.runs.listing import RunFilter, matches_text
 from cantata.ledger.runs.summaries import RunSummary, target_of, title_of
 from cantata.values import JsonValue
 
-CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}
+CHAIN: dict[str, JsonValue] = {
+    "chain_id": "report",
+    "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}],
+}
 
 
 def written(value: JsonValue) -> str:
@@ -61,7 +64,13 @@ def test_a_run_names_its_team_agent_chain_or_workflow() -> None:
 
 def test_a_text_is_found_in_id_title_session_and_labels_in_any_case() -> None:
     run = RunSummary(
-        run_id="0a1b", kind="turn", status="running", created_at=1, title="Größe der Bestellung", session="Anna", labels={"tenant": "Acme"}
+        run_id="0a1b",
+        kind="turn",
+        status="running",
+        created_at=1,
+        title="Größe der Bestellung",
+        session="Anna",
+        labels={"tenant": "Acme"},
     )
 
     for text in ("", "0A1", "GRÖSSE", "größe DER", "anna", "tenant=acme", "acme"):

@@ -14,7 +14,9 @@ from cantata.ledger.runs.results import refused_turn
 from cantata.values import ErrorInfo
 
 NODES = [{"node_id": "a", "kind": "wait"}]
-DEFINITIONS = Definitions(chains={"report": Chain.model_validate({"nodes": NODES, "entry_node": "a", "inputs": {"n": "integer"}})})
+DEFINITIONS = Definitions(
+    chains={"report": Chain.model_validate({"nodes": NODES, "entry_node": "a", "inputs": {"n": "integer"}})}
+)
 
 
 def test_an_answer_is_had_only_from_a_run_that_succeeded() -> None:
@@ -25,7 +27,12 @@ def test_an_answer_is_had_only_from_a_run_that_succeeded() -> None:
 
 @pytest.mark.parametrize(
     ("status", "ended"),
-    [("failed", "failed"), ("cancelled", "was cancelled"), ("timed_out", "timed out"), ("exhausted", "exhausted its budget")],
+    [
+        ("failed", "failed"),
+        ("cancelled", "was cancelled"),
+        ("timed_out", "timed out"),
+        ("exhausted", "exhausted its budget"),
+    ],
 )
 def test_a_run_without_an_answer_raises_why(status: RunStatus, ended: str) -> None:
     result = RunResult(run_id="r", status=status, error=ErrorInfo(code="model_error", message="no key"))

@@ -34,7 +34,8 @@ def test_a_step_is_called_by_its_node_agent_tool_or_number(step_id: str, work: s
 
 
 @pytest.mark.parametrize(
-    ("step_id", "expected"), [("clerk/t0", True), ("letter/@2!", True), ("m/3", False), ("w/2.read", False), ("t0", False)]
+    ("step_id", "expected"),
+    [("clerk/t0", True), ("letter/@2!", True), ("m/3", False), ("w/2.read", False), ("t0", False)],
 )
 def test_an_id_that_only_counts_needs_a_name(step_id: str, expected: bool) -> None:
     assert is_counted(step_id) is expected

@@ -24,10 +24,25 @@ class History:
         self.events: list[RunEvent] = []
 
     def add(
-        self, kind: str, step: str | None = None, *, attempt: int | None = None, worker: str | None = None, **detail: JsonValue
+        self,
+        kind: str,
+        step: str | None = None,
+        *,
+        attempt: int | None = None,
+        worker: str | None = None,
+        **detail: JsonValue,
     ) -> History:
         seq = len(self.events) + 1
-        event = event_of(seq=seq, run_id="r1", at_ms=BEGAN + 1000 * seq, type=kind, step=step, attempt=attempt, worker=worker, **detail)
+        event = event_of(
+            seq=seq,
+            run_id="r1",
+            at_ms=BEGAN + 1000 * seq,
+            type=kind,
+            step=step,
+            attempt=attempt,
+            worker=worker,
+            **detail,
+        )
         self.events.append(event)
         return self
 
@@ -89,7 +104,14 @@ def test_a_finished_step_has_its_duration() -> None:
 
 def test_events_one_by_one_and_at_once_give_the_same_view() -> None:
     history = (
-        begun().start("m").add("expanded", "m", steps=4).start("m/0", "m/1").done("m/0").failed("m/1").start("m/2").done("m/2", "m/@gather")
+        begun()
+        .start("m")
+        .add("expanded", "m", steps=4)
+        .start("m/0", "m/1")
+        .done("m/0")
+        .failed("m/1")
+        .start("m/2")
+        .done("m/2", "m/@gather")
     )
 
     one_by_one = RunView("r1").with_plan(["m"])
@@ -146,7 +168,9 @@ def test_when_a_run_ends_badly_what_was_not_over_is_stopped() -> None:
 
 
 def test_when_a_run_succeeds_what_grew_steps_of_other_names_is_over_too() -> None:
-    history = begun().start("1.a").add("expanded", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
+    history = (
+        begun().start("1.a").add("expanded", "1.a", steps=1).start("2.b").done("2.b").add("closed", status="succeeded")
+    )
 
     assert {name: (seen.state, seen.took_ms) for name, seen in history.view().steps.items()} == {
         "1.a": ("done", 4000),
@@ -174,7 +198,14 @@ def test_what_the_ledger_knows_of_finished_steps_is_learnt_once() -> None:
 
 
 def test_the_items_of_a_map_are_counted_not_kept() -> None:
-    history = begun().start("m").add("expanded", "m", steps=1001).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "bad item")
+    history = (
+        begun()
+        .start("m")
+        .add("expanded", "m", steps=1001)
+        .start("m/0", "m/1", "m/2")
+        .done("m/0")
+        .failed("m/1", "bad item")
+    )
     view = history.view("m")
 
     items = view.steps["m"].items
@@ -185,14 +216,32 @@ def test_the_items_of_a_map_are_counted_not_kept() -> None:
 
 
 def test_a_map_is_over_when_its_results_are_gathered() -> None:
-    view = begun().start("m").add("expanded", "m", steps=2).start("m/0").done("m/0").start("m/@gather").done("m/@gather").view("m")
+    view = (
+        begun()
+        .start("m")
+        .add("expanded", "m", steps=2)
+        .start("m/0")
+        .done("m/0")
+        .start("m/@gather")
+        .done("m/@gather")
+        .view("m")
+    )
 
     assert view.steps["m"].state == "done"
     assert list(view.steps) == ["m"]
 
 
 def test_a_map_within_what_was_grown_is_counted_too() -> None:
-    view = begun().start("g").add("expanded", "g", steps=2).start("g/m").add("expanded", "g/m", steps=4).start("g/m/1").done("g/m/1").view()
+    view = (
+        begun()
+        .start("g")
+        .add("expanded", "g", steps=2)
+        .start("g/m")
+        .add("expanded", "g/m", steps=4)
+        .start("g/m/1")
+        .done("g/m/1")
+        .view()
+    )
 
     items = view.steps["g/m"].items
     assert items is not None
@@ -207,7 +256,15 @@ def test_a_map_over_nothing_is_done() -> None:
 
 
 def test_an_item_that_grows_is_over_when_all_of_it_is() -> None:
-    history = begun().start("m").add("expanded", "m", steps=2).start("m/0").add("expanded", "m/0", steps=2).start("m/0/@1").done("m/0/@1")
+    history = (
+        begun()
+        .start("m")
+        .add("expanded", "m", steps=2)
+        .start("m/0")
+        .add("expanded", "m/0", steps=2)
+        .start("m/0/@1")
+        .done("m/0/@1")
+    )
     before = history.view("m").steps["m"].items
     after = history.start("m/0/@2").done("m/0/@2").view("m").steps["m"].items
 
@@ -327,7 +384,12 @@ def test_a_step_whose_wait_ran_out_of_time_is_not_shown_as_done() -> None:
 
 @pytest.mark.parametrize(
     ("asks", "shown"),
-    [({"prompt": "Send it?"}, "Send it?"), ("Send it?", "Send it?"), ({"amount": 3}, '{"amount": 3}'), (None, "waiting for a signal\n")],
+    [
+        ({"prompt": "Send it?"}, "Send it?"),
+        ("Send it?", "Send it?"),
+        ({"amount": 3}, '{"amount": 3}'),
+        (None, "waiting for a signal\n"),
+    ],
 )
 def test_a_waiting_step_shows_its_question(asks: JsonValue, shown: str) -> None:
     assert shown in rendered(begun().add("waiting", "ask", asks=asks).view("ask"))
@@ -349,7 +411,9 @@ def test_text_of_a_model_is_painted_as_it_is_without_its_control_characters() ->
 
 
 def test_a_map_is_painted_as_one_bar_with_counts() -> None:
-    history = begun().start("m").add("expanded", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
+    history = (
+        begun().start("m").add("expanded", "m", steps=31).start("m/0", "m/1", "m/2").done("m/0").failed("m/1", "odd")
+    )
     text = rendered(history.view("m"))
 
     (line,) = [line for line in text.splitlines() if "/30" in line]
@@ -390,6 +454,8 @@ def test_steps_have_the_names_that_people_gave_and_their_ids_behind() -> None:
     tree = rendered(view.with_names({step_id: named[step_id] for step_id in view.without_name()}))
 
     assert [line for line in lines if "[" in line] == [
-        "started order_status [clerk/t0] (attempt 1)", "done order_status [clerk/t0] (1.0 s)", "failed clerk, round 2 [clerk/r1]: no",
-    ]  # fmt: skip
+        "started order_status [clerk/t0] (attempt 1)",
+        "done order_status [clerk/t0] (1.0 s)",
+        "failed clerk, round 2 [clerk/r1]: no",
+    ]
     assert "order_status [clerk/t0]" in tree

@@ -83,7 +83,9 @@ def test_the_socket_of_a_deep_folder_has_a_short_path(tmp_path: Path) -> None:
         path.parent.rmdir()
 
 
-def test_a_long_directory_for_temporary_files_is_passed_over(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_directory_for_temporary_files_is_passed_over(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))

@@ -22,7 +22,9 @@ def test_a_process_is_known_by_more_than_its_pid(sleeper: subprocess.Popen[bytes
 
 def test_a_process_that_changes_its_title_is_the_same() -> None:
     code = "import setproctitle; print(flush=True); input(); setproctitle.setproctitle('another'); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()

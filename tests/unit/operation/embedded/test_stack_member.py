@@ -27,7 +27,9 @@ def test_a_worker_announces_itself_once(monkeypatch: pytest.MonkeyPatch) -> None
     os.close(ready)
 
 
-def test_a_worker_knows_whether_its_stack_is_gone(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_knows_whether_its_stack_is_gone(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CANTATA_STACK_PID", raising=False)
     assert not is_stack_gone()
 

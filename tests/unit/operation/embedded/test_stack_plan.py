@@ -7,7 +7,14 @@ from pathlib import Path
 
 from cantata.operation.embedded import ports, valkey
 from cantata.operation.embedded.home import Home
-from cantata.operation.embedded.stack_plan import StackPlan, StackService, flower_command, gateway_command, make_plan, worker_command
+from cantata.operation.embedded.stack_plan import (
+    StackPlan,
+    StackService,
+    flower_command,
+    gateway_command,
+    make_plan,
+    worker_command,
+)
 
 
 def named_command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:

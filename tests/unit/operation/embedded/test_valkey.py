@@ -35,8 +35,12 @@ def test_another_server_is_used_if_it_is_named(tmp_path: Path, monkeypatch: pyte
         assert valkey.find_server() == str(redis)
 
 
-@pytest.mark.parametrize(("name", "fault"), [("old-server", "is version 6.2"), ("no-server", "does not exist"), ("true", "does not print")])
-def test_a_named_server_that_cannot_be_used_is_a_fault(name: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "fault"), [("old-server", "is version 6.2"), ("no-server", "does not exist"), ("true", "does not print")]
+)
+def test_a_named_server_that_cannot_be_used_is_a_fault(
+    name: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("CANTATA_REDIS_SERVER", name)
     put_server(tmp_path, "old-server", "6.2.14")

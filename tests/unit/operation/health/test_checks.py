@@ -17,7 +17,15 @@ from cantata.flows.definitions import Budget, Budgets, Limits, Rates
 from cantata.ledger.parked import ParkedItem
 from cantata.operation.health import Check, evaluate
 from cantata.operation.health.checks import size
-from cantata.operation.health.facts import Facts, FleetFacts, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
+from cantata.operation.health.facts import (
+    Facts,
+    FleetFacts,
+    LimitFacts,
+    RedisFacts,
+    RedisNode,
+    ServiceProbe,
+    Unavailable,
+)
 
 ADDRESS = "redis://redis:6379/0"
 INFO: Mapping[str, Any] = {
@@ -29,16 +37,31 @@ INFO: Mapping[str, Any] = {
 
 
 def worker(
-    name: str, *queues: str, version: str = "1.2.0", clock_off_s: float = 0.0, duplicate: str = "", worked_s: float = 60.0
+    name: str,
+    *queues: str,
+    version: str = "1.2.0",
+    clock_off_s: float = 0.0,
+    duplicate: str = "",
+    worked_s: float = 60.0,
 ) -> Worker:
     return Worker(
-        name=name, queues=queues, concurrency=4, pid=1, host="one", version=version, started_at=100.0,
-        seen_at=100.0 + worked_s - clock_off_s, clock_off_s=clock_off_s, duplicate=duplicate,
-    )  # fmt: skip
+        name=name,
+        queues=queues,
+        concurrency=4,
+        pid=1,
+        host="one",
+        version=version,
+        started_at=100.0,
+        seen_at=100.0 + worked_s - clock_off_s,
+        clock_off_s=clock_off_s,
+        duplicate=duplicate,
+    )
 
 
 def queue(ready: int = 0, workers: int = 1, oldest_wait_s: float | None = None) -> QueueLoad:
-    return QueueLoad(ready=ready, leased=3, work=ready + 3, slots=4 * workers, workers=workers, oldest_wait_s=oldest_wait_s)
+    return QueueLoad(
+        ready=ready, leased=3, work=ready + 3, slots=4 * workers, workers=workers, oldest_wait_s=oldest_wait_s
+    )
 
 
 def redis(answer_ms: float = 0.4, write_error: str = "", **info: Any) -> RedisFacts:
@@ -49,7 +72,17 @@ WORKERS = [worker("c@one", "coordinator"), worker("a@one", "agents"), worker("t@
 QUEUES = {name: queue() for name in ("coordinator", "agents", "tools")}
 
 
-LOAD = FleetLoad(WORKERS, {}, runs_open=2, runs_kept=2, steps_ready=0, totals={}, sweep_age_s=0.3, memory_bytes=0, memory_limit_bytes=0)
+LOAD = FleetLoad(
+    WORKERS,
+    {},
+    runs_open=2,
+    runs_kept=2,
+    steps_ready=0,
+    totals={},
+    sweep_age_s=0.3,
+    memory_bytes=0,
+    memory_limit_bytes=0,
+)
 
 
 def fleet(**fields: Any) -> FleetFacts:
@@ -59,7 +92,14 @@ def fleet(**fields: Any) -> FleetFacts:
 
 def parked(item_id: str) -> ParkedItem:
     return ParkedItem(
-        id=item_id, duty="timers", item=f"retry|{item_id}|a", effect="it does not fire", error="ValueError: bad", since=1.0, at=2.0, tries=3
+        id=item_id,
+        duty="timers",
+        item=f"retry|{item_id}|a",
+        effect="it does not fire",
+        error="ValueError: bad",
+        since=1.0,
+        at=2.0,
+        tries=3,
     )
 
 
@@ -119,7 +159,13 @@ REDIS = [
         "9,000 of the 10,000 connections of redis://redis:6379/0 are in use",
         "maxclients",
     ),
-    (redis(aof_enabled=0), "disk", "degraded", "the AOF is off: open runs are lost if Redis restarts", "appendonly yes"),
+    (
+        redis(aof_enabled=0),
+        "disk",
+        "degraded",
+        "the AOF is off: open runs are lost if Redis restarts",
+        "appendonly yes",
+    ),
     (
         redis(aof_last_write_status="err"),
         "disk",
@@ -127,8 +173,20 @@ REDIS = [
         "the AOF cannot be written, so writes are refused and runs wait",
         "free space on the disk",
     ),
-    (redis(aof_last_bgrewrite_status="err"), "disk", "degraded", "the last AOF rewrite failed", "the free space on its disk"),
-    (redis(rdb_last_bgsave_status="err"), "disk", "degraded", "the last RDB snapshot failed", "the free space on its disk"),
+    (
+        redis(aof_last_bgrewrite_status="err"),
+        "disk",
+        "degraded",
+        "the last AOF rewrite failed",
+        "the free space on its disk",
+    ),
+    (
+        redis(rdb_last_bgsave_status="err"),
+        "disk",
+        "degraded",
+        "the last RDB snapshot failed",
+        "the free space on its disk",
+    ),
     (
         redis(used_memory=850_000_000),
         "memory",
@@ -136,8 +194,20 @@ REDIS = [
         "850.0 MB of 1.0 GB; when it is full, writes are refused",
         "raise its maxmemory",
     ),
-    (redis(used_memory=990_000_000), "memory", "failing", "990.0 MB of 1.0 GB; when it is full, writes are refused", "raise its maxmemory"),
-    (redis(maxmemory=0, used_memory=7_900_000_000), "memory", "failing", "7.9 GB of 8.0 GB, without maxmemory", "set maxmemory"),
+    (
+        redis(used_memory=990_000_000),
+        "memory",
+        "failing",
+        "990.0 MB of 1.0 GB; when it is full, writes are refused",
+        "raise its maxmemory",
+    ),
+    (
+        redis(maxmemory=0, used_memory=7_900_000_000),
+        "memory",
+        "failing",
+        "7.9 GB of 8.0 GB, without maxmemory",
+        "set maxmemory",
+    ),
     (redis(maxmemory=0), "memory", "ok", "300.0 MB of 8.0 GB, without maxmemory", ""),
     (
         redis(maxmemory_policy="volatile-lru"),
@@ -164,11 +234,23 @@ REDIS = [
         "b:1 of 1 lag behind",
         "",
     ),
-    (redis(connected_slaves=1, slave0={"ip": "b", "port": 1, "state": "online", "lag": 1}), "replicas", "ok", "1 in sync", ""),
+    (
+        redis(connected_slaves=1, slave0={"ip": "b", "port": 1, "state": "online", "lag": 1}),
+        "replicas",
+        "ok",
+        "1 in sync",
+        "",
+    ),
 ]
 
 FLEET = [
-    (fleet(workers=[]), "workers", "failing", "no worker is running, so runs wait", "start workers with `submit worker`"),
+    (
+        fleet(workers=[]),
+        "workers",
+        "failing",
+        "no worker is running, so runs wait",
+        "start workers with `submit worker`",
+    ),
     (
         fleet(workers=[*WORKERS, worker("old@two", version="1.1.9")]),
         "workers",
@@ -176,7 +258,13 @@ FLEET = [
         "4, of version 1.1.9, 1.2.0; older than 1.2.0: old@two",
         "restart them",
     ),
-    (fleet(workers=[worker("new@two", version="1.10.0")]), "workers", "degraded", "this command has the older version 1.2.0", "upgrade"),
+    (
+        fleet(workers=[worker("new@two", version="1.10.0")]),
+        "workers",
+        "degraded",
+        "this command has the older version 1.2.0",
+        "upgrade",
+    ),
     (
         fleet(workers=[worker(f"w{n}@x", version="1.0.0") for n in range(7)]),
         "workers",
@@ -184,7 +272,13 @@ FLEET = [
         "older than 1.2.0: w0@x, w1@x, w2@x, w3@x, w4@x and 2 more",
         "",
     ),
-    (fleet(workers=[worker("t@two", clock_off_s=-90.0)]), "workers", "degraded", "clocks differ from Redis's: t@two -90 s", "not affected"),
+    (
+        fleet(workers=[worker("t@two", clock_off_s=-90.0)]),
+        "workers",
+        "degraded",
+        "clocks differ from Redis's: t@two -90 s",
+        "not affected",
+    ),
     (
         fleet(workers=[worker("t@one", duplicate="process 7 of one")]),
         "workers",
@@ -251,7 +345,13 @@ FLEET = [
         "no worker serves queue 'gpu'; nothing waiting",
         "`submit worker gpu`",
     ),
-    (fleet(queues={"coordinator": queue(workers=0)}), "queue coordinator", "failing", "nothing waiting", "`submit worker coordinator`"),
+    (
+        fleet(queues={"coordinator": queue(workers=0)}),
+        "queue coordinator",
+        "failing",
+        "nothing waiting",
+        "`submit worker coordinator`",
+    ),
     (
         fleet(queues={"tools": queue(ready=900, oldest_wait_s=61.0)}),
         "queue tools",
@@ -259,7 +359,13 @@ FLEET = [
         "900 waiting, the oldest for 1 min 01 s",
         "more workers",
     ),
-    (fleet(queues={"tools": queue(ready=9, oldest_wait_s=1.0)}), "queue tools", "ok", "9 waiting, the oldest for 1.0 s", ""),
+    (
+        fleet(queues={"tools": queue(ready=9, oldest_wait_s=1.0)}),
+        "queue tools",
+        "ok",
+        "9 waiting, the oldest for 1.0 s",
+        "",
+    ),
     (
         fleet(queues=Unavailable("the broker gave no answer within 4 s")),
         "broker",
@@ -268,7 +374,10 @@ FLEET = [
         "",
     ),
     (
-        fleet(totals={"closed:failed": 10, "closed:succeeded": 1_000_000}, last_ended={"failed": 10, "timed_out": 2, "succeeded": 88}),
+        fleet(
+            totals={"closed:failed": 10, "closed:succeeded": 1_000_000},
+            last_ended={"failed": 10, "timed_out": 2, "succeeded": 88},
+        ),
         "runs",
         "degraded",
         "10 failed, 1,000,000 succeeded; of the last 100 that ended, 10 failed and 2 timed out",
@@ -281,10 +390,22 @@ FLEET = [
         "2 open, 9,000 failed, 200 succeeded",
         "",
     ),
-    (fleet(last_ended={"exhausted": 20}), "runs", "degraded", "of the last 20 that ended, 20 exhausted", "--status exhausted"),
+    (
+        fleet(last_ended={"exhausted": 20}),
+        "runs",
+        "degraded",
+        "of the last 20 that ended, 20 exhausted",
+        "--status exhausted",
+    ),
     (fleet(totals={"closed:failed": 3}, last_ended={"failed": 3}), "runs", "ok", "2 open, 3 failed", ""),
     (fleet(last_ended={"cancelled": 50, "succeeded": 50}), "runs", "ok", "2 open", ""),
-    (fleet(totals={"closed:failed": 3, "retried": 2}, last_ended={"retried": 20}), "runs", "ok", "2 open, 3 failed, 2 retried", ""),
+    (
+        fleet(totals={"closed:failed": 3, "retried": 2}, last_ended={"retried": 20}),
+        "runs",
+        "ok",
+        "2 open, 3 failed, 2 retried",
+        "",
+    ),
 ]
 
 SERVICES = [
@@ -379,7 +500,8 @@ def test_a_stack_that_does_not_serve_changed_code_is_reported() -> None:
 
 def test_workers_that_serve_different_code_are_reported() -> None:
     one, other = (
-        worker(name, "tools").model_copy(update={"code": code}) for name, code in (("a@one", ("steps@1", "x@1")), ("b@two", ("steps@2",)))
+        worker(name, "tools").model_copy(update={"code": code})
+        for name, code in (("a@one", ("steps@1", "x@1")), ("b@two", ("steps@2",)))
     )
 
     result = check(facts(fleet=fleet(workers=[*WORKERS, one, other])), "code")
@@ -391,11 +513,16 @@ def test_workers_that_serve_different_code_are_reported() -> None:
 
 
 def test_a_worker_that_cannot_import_a_module_is_named() -> None:
-    broken = worker("tools2@vm", "tools").model_copy(update={"code_faults": {"shop": "shop.py line 25: invalid syntax"}})
+    broken = worker("tools2@vm", "tools").model_copy(
+        update={"code_faults": {"shop": "shop.py line 25: invalid syntax"}}
+    )
 
     result = check(facts(fleet=fleet(workers=[*WORKERS, broken])), "code")
 
-    assert (result.status, result.message) == ("failing", "tools2@vm cannot import shop: shop.py line 25: invalid syntax")
+    assert (result.status, result.message) == (
+        "failing",
+        "tools2@vm cannot import shop: shop.py line 25: invalid syntax",
+    )
 
 
 def test_a_process_of_the_stack_that_does_not_run_is_named() -> None:
@@ -416,16 +543,24 @@ PAGE = (Path(__file__).parents[4] / "docs" / "status.md").read_text()
 
 
 def test_the_page_names_every_check_and_shows_them_as_printed() -> None:
-    every = {case[1].partition(" ")[0] for case in (*REDIS, *FLEET)} | {probe.name for probe, _, _ in SERVICES} | {"limits", "stack"}
+    every = (
+        {case[1].partition(" ")[0] for case in (*REDIS, *FLEET)}
+        | {probe.name for probe, _, _ in SERVICES}
+        | {"limits", "stack"}
+    )
 
     assert {name for name in every if not re.search(rf"^\| [^|]*\b{name}\b", PAGE, re.MULTILINE)} == set()
     shown = re.findall(r"^(ok|degraded|failing) +(\w+(?: \w+)?)  +(.*)$", PAGE, re.MULTILINE)
     totals = {"closed:succeeded": 1204, "closed:timed_out": 3, "lost": 2}
     mixed = fleet(workers=[*WORKERS, worker("old@two", version="1.1.9")], totals=totals)
     result = [(each.status, each.name, each.message) for each in evaluate(facts(fleet=mixed)).checks]
-    assert [each for each in shown if not each[1].startswith("queue")] == [each for each in result if not each[1].startswith("queue")]
+    assert [each for each in shown if not each[1].startswith("queue")] == [
+        each for each in result if not each[1].startswith("queue")
+    ]
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_340_000, "2.3 MB"), (8e15, "8000.0 TB")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_340_000, "2.3 MB"), (8e15, "8000.0 TB")]
+)
 def test_sizes(count: float, text: str) -> None:
     assert size(count) == text

@@ -31,11 +31,20 @@ def test_a_record_of_a_library_is_a_text_with_the_names_of_the_step() -> None:
 
     assert line.pop("run") == "r"
     found = kept(line)
-    assert (found.event, found.logger, found.level, found.step, found.attempt, found.worker) == ("1 of two", "tool", "warning", "s", 2, "w")
+    assert (found.event, found.logger, found.level, found.step, found.attempt, found.worker) == (
+        "1 of two",
+        "tool",
+        "warning",
+        "s",
+        2,
+        "w",
+    )
 
 
 def test_an_event_of_ours_has_fields_and_says_itself_whose_it_is() -> None:
-    line = line_of(record({"event": "lost", "run": "other", "step": "t", "count": 3, "level": "info"}), {"run": "r", "step": "s"})
+    line = line_of(
+        record({"event": "lost", "run": "other", "step": "t", "count": 3, "level": "info"}), {"run": "r", "step": "s"}
+    )
 
     assert line.pop("run") == "other"
     found = kept(line)
@@ -87,9 +96,22 @@ def test_values_that_json_has_not_become_text() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    found = kept({"at": 1.0, "level": "info", "event": "e", "fields": {"a": {1}, "b": float("nan"), "c": Odd(), "d": b"x", "e": "\ud800"}})
+    found = kept(
+        {
+            "at": 1.0,
+            "level": "info",
+            "event": "e",
+            "fields": {"a": {1}, "b": float("nan"), "c": Odd(), "d": b"x", "e": "\ud800"},
+        }
+    )
 
-    assert found.fields == {"a": [1], "b": "nan", "c": "<Odd that cannot be shown: RuntimeError>", "d": "b'x'", "e": "?"}
+    assert found.fields == {
+        "a": [1],
+        "b": "nan",
+        "c": "<Odd that cannot be shown: RuntimeError>",
+        "d": "b'x'",
+        "e": "?",
+    }
 
 
 def test_secrets_are_in_no_part_of_a_line() -> None:

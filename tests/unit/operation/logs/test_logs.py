@@ -53,7 +53,9 @@ def logger() -> Any:
     return structlog.get_logger("ours")
 
 
-def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(
+    kept: ListSink, capsys: pytest.CaptureFixture[str]
+) -> None:
     logs.configure_logs(for_runs=True)
     with bind({"run": "r", "step": "s"}):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING):
@@ -88,7 +90,9 @@ def test_operators_see_at_any_level_that_a_worker_is_ready_and_nothing_printed_t
 
 
 @pytest.mark.parametrize(("level", "events"), [("off", []), ("error", ["e"]), ("debug", ["d", "e"])])
-def test_the_level_of_runs_is_their_own(kept: ListSink, monkeypatch: pytest.MonkeyPatch, level: str, events: list[str]) -> None:
+def test_the_level_of_runs_is_their_own(
+    kept: ListSink, monkeypatch: pytest.MonkeyPatch, level: str, events: list[str]
+) -> None:
     monkeypatch.setenv("CANTATA_RUN_LOG_LEVEL", level)
     logs.configure_logs(for_runs=True)
 
@@ -130,8 +134,10 @@ def test_a_tool_cannot_speak_for_another_run(kept: ListSink, capsys: pytest.Capt
     logging.getLogger("theirs").warning({"run": "q"})
 
     assert [(run_id, line["event"], line["step"]) for run_id, line in kept.lines] == [
-        ("r", "from a tool", "s"), ("r", "{'run': 'q', 'n': 1}", "s"), ("q", "ours", "t"),
-    ]  # fmt: skip
+        ("r", "from a tool", "s"),
+        ("r", "{'run': 'q', 'n': 1}", "s"),
+        ("q", "ours", "t"),
+    ]
     assert kept.lines[0][1]["fields"] == {"logged_run": "q", "logged_step": 7, "other": 1}
     assert json.loads(capsys.readouterr().err.splitlines()[0])["run"] == "r"
 
@@ -139,7 +145,9 @@ def test_a_tool_cannot_speak_for_another_run(kept: ListSink, capsys: pytest.Capt
 def test_a_malformed_message_fails_nothing_else(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs(for_runs=True)
     root = logging.getLogger()
-    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == logs.__name__]  # pytest's would raise
+    root.handlers[:] = [
+        handler for handler in root.handlers if type(handler).__module__ == logs.__name__
+    ]  # pytest's would raise
 
     with bind({"run": "r"}):
         logging.getLogger("theirs").warning("%d", "no number")

@@ -50,7 +50,9 @@ def test_two_processes_sample_the_same_runs_and_whole_ones() -> None:
         run_id = f"run{number}"
         with one.step(run_id, "a", 1, conventions.run_span(run_id), "step a", {}), one.call("chat m", {}):
             pass
-        other.run(run_id, {**RUN, "kind": "turn", "status": "succeeded", "created_at": "1", "closed_at": "2", "count": "1"})
+        other.run(
+            run_id, {**RUN, "kind": "turn", "status": "succeeded", "created_at": "1", "closed_at": "2", "count": "1"}
+        )
 
     steps = {span.context.trace_id for span in first.get_finished_spans()}
     roots = {span.context.trace_id for span in second.get_finished_spans()}
@@ -80,7 +82,9 @@ def test_steps_have_the_names_of_the_conventions(kind: str, work: str, name: str
     assert conventions.step_name(Spec(kind=kind, work=work)) == name
 
 
-@pytest.mark.parametrize(("model", "provider"), [("azure", "azure.ai.openai"), ("openai", "openai"), ("bedrock", "aws.bedrock")])
+@pytest.mark.parametrize(
+    ("model", "provider"), [("azure", "azure.ai.openai"), ("openai", "openai"), ("bedrock", "aws.bedrock")]
+)
 def test_a_model_call_says_whom_it_asks(model: str, provider: str) -> None:
     params = {"temperature": 0.1, "stop": "x", "max_completion_tokens": 5, "api_key": "secret", "messages": ["private"]}
 
@@ -88,9 +92,14 @@ def test_a_model_call_says_whom_it_asks(model: str, provider: str) -> None:
 
     assert name == "chat m"
     assert attributes == {
-        "gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.provider.name": provider, "gen_ai.request.temperature": 0.1,
-        "gen_ai.request.stop_sequences": ["x"], "gen_ai.request.max_tokens": 5, "gen_ai.request.stream": True,
-    }  # fmt: skip
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.provider.name": provider,
+        "gen_ai.request.temperature": 0.1,
+        "gen_ai.request.stop_sequences": ["x"],
+        "gen_ai.request.max_tokens": 5,
+        "gen_ai.request.stream": True,
+    }
 
 
 def test_messages_are_told_as_the_conventions_have_them() -> None:
@@ -101,7 +110,9 @@ def test_messages_are_told_as_the_conventions_have_them() -> None:
     ]  # fmt: skip
 
     inputs = json.loads(conventions.input_messages(messages))
-    outputs = json.loads(conventions.output_messages("so", [ToolCallRequest(id="2", name="add", arguments="{}")], "stop"))
+    outputs = json.loads(
+        conventions.output_messages("so", [ToolCallRequest(id="2", name="add", arguments="{}")], "stop")
+    )
 
     assert inputs[0] == {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
     assert inputs[1]["parts"] == [{"type": "tool_call", "id": "1", "name": "add", "arguments": '{"a": 1}'}]

@@ -20,7 +20,13 @@ class Turn:
 
     def happens(self, step: StepRecord | None, kind: str, attempt: int = 1, **detail: JsonValue) -> list[ChatItem]:
         event = event_of(
-            seq=next(self._seqs), run_id="r", at_ms=0, type=kind, step=step.step_id if step else None, attempt=attempt, **detail
+            seq=next(self._seqs),
+            run_id="r",
+            at_ms=0,
+            type=kind,
+            step=step.step_id if step else None,
+            attempt=attempt,
+            **detail,
         )
         self.view.apply(event, step)
         return self.view.take()
@@ -30,10 +36,17 @@ class Turn:
 
 
 def step(
-    step_id: str, kind: str = "agent.turn", work: str | None = None, output: JsonValue = None, on_error: str = "abort", **info: JsonValue
+    step_id: str,
+    kind: str = "agent.turn",
+    work: str | None = None,
+    output: JsonValue = None,
+    on_error: str = "abort",
+    **info: JsonValue,
 ) -> StepRecord:
     known: dict[str, JsonValue] = {"agent": step_id, "input": info.pop("input", None)}
-    spec = Spec.model_validate({"kind": kind, "work": f"agents:{step_id}" if work is None else work, "on_error": on_error, "params": known})
+    spec = Spec.model_validate(
+        {"kind": kind, "work": f"agents:{step_id}" if work is None else work, "on_error": on_error, "params": known}
+    )
     return StepRecord(step_id, "running", 1, 0, 0, "", spec, output, info)
 
 
@@ -47,7 +60,11 @@ ANN = step("ann")
 def test_an_answer_is_shown_as_it_comes_after_the_name_of_its_agent() -> None:
     turn = Turn()
 
-    items = [*turn.happens(ANN, "started"), *turn.streams(ANN, "Cats ", "sleep."), *turn.happens(step("ann", output="Cats sleep."), "done")]
+    items = [
+        *turn.happens(ANN, "started"),
+        *turn.streams(ANN, "Cats ", "sleep."),
+        *turn.happens(step("ann", output="Cats sleep."), "done"),
+    ]
 
     assert items == [ChatItem("speaker", "ann"), ChatItem("piece", "Cats "), ChatItem("piece", "sleep.")]
     assert turn.view.has_shown("Cats sleep.")
@@ -95,7 +112,10 @@ def test_agents_that_work_at_once_speak_one_after_the_other() -> None:
     assert turn.streams(bob, "Dogs bark.") == []
     assert turn.happens(step("bob", output="Dogs bark."), "done") == []
     assert turn.streams(ANN, "Cats sleep.") == [ChatItem("piece", "Cats sleep.")]
-    assert turn.happens(step("ann", output="Cats sleep."), "done") == [ChatItem("speaker", "bob"), ChatItem("piece", "Dogs bark.")]
+    assert turn.happens(step("ann", output="Cats sleep."), "done") == [
+        ChatItem("speaker", "bob"),
+        ChatItem("piece", "Dogs bark."),
+    ]
 
 
 def test_what_was_held_back_of_a_void_attempt_is_never_shown() -> None:
@@ -129,9 +149,11 @@ def test_tool_calls_are_notes() -> None:
     ]
 
     assert items == [
-        ChatItem("piece", "\n"), ChatItem("note", '⚙ price(flower=rose)'), ChatItem("note", "⚙ price → 3.5"),
+        ChatItem("piece", "\n"),
+        ChatItem("note", "⚙ price(flower=rose)"),
+        ChatItem("note", "⚙ price → 3.5"),
         ChatItem("piece", "3.50 euros."),
-    ]  # fmt: skip
+    ]
     assert turn.view.has_shown("3.50 euros.")
 
 
@@ -170,13 +192,17 @@ def test_a_text_that_is_passed_on_is_not_shown_as_an_answer() -> None:
 def test_a_decision_of_a_router_is_a_note() -> None:
     turn = Turn()
 
-    items = turn.happens(step("@route", "team.route", "teams:t", output="Cats?", chosen_agent="ann", refined=True), "expanded", steps=2)
+    items = turn.happens(
+        step("@route", "team.route", "teams:t", output="Cats?", chosen_agent="ann", refined=True), "expanded", steps=2
+    )
 
     assert items == [ChatItem("note", "→ ann (the router, asked: Cats?)")]
 
 
 def test_a_default_agent_is_marked_as_such() -> None:
-    items = Turn().happens(step("@rules", "team.rules", "teams:t", chosen_agent="ann", source="default"), "expanded", steps=2)
+    items = Turn().happens(
+        step("@rules", "team.rules", "teams:t", chosen_agent="ann", source="default"), "expanded", steps=2
+    )
 
     assert items == [ChatItem("note", "→ ann (by default)")]
 
@@ -186,7 +212,9 @@ def test_a_failure_that_does_not_fail_the_turn_is_a_note() -> None:
     ann = step("ann", on_error="skip")
     turn.happens(ann, "started")
 
-    assert turn.happens(ann, "failed", error={"code": "e", "message": "no key"}) == [ChatItem("note", "ann failed: no key")]
+    assert turn.happens(ann, "failed", error={"code": "e", "message": "no key"}) == [
+        ChatItem("note", "ann failed: no key")
+    ]
 
 
 def test_terminal_control_sequences_are_removed() -> None:
@@ -215,6 +243,8 @@ def test_a_function_that_is_tried_again_does_not_void_the_reply_before_it() -> N
     turn.streams(step("ann/@1", work="agents:ann"), "A draft.")
     turn.happens(step("ann/@1", work="agents:ann", output="A draft."), "done")
 
-    items = turn.happens(step("ann/@2", "agent.function", "functions:tidy"), "retry", error={"code": "e", "message": "busy"})
+    items = turn.happens(
+        step("ann/@2", "agent.function", "functions:tidy"), "retry", error={"code": "e", "message": "busy"}
+    )
 
     assert items == [ChatItem("note", "ann: busy; the attempt failed; another attempt follows")]

@@ -37,7 +37,13 @@ def result(row: int, output: JsonValue = "yes", *, failed: bool = False) -> Batc
     usage = Usage(input_tokens=3, output_tokens=1, cost_usd=0.5)
     status: Any = "failed" if failed else "succeeded"
     return BatchRow(
-        row=row, input={"n": row}, status=status, output=None if failed else output, error=error, run_id=f"run{row}", usage=usage
+        row=row,
+        input={"n": row},
+        status=status,
+        output=None if failed else output,
+        error=error,
+        run_id=f"run{row}",
+        usage=usage,
     )
 
 

@@ -71,7 +71,9 @@ def test_the_name_of_a_file_is_not_sent_to_a_model(folder: Path) -> None:
     assert "did you mean `submit chain request.yaml`?" in result.stderr
 
 
-@pytest.mark.parametrize("typed", [["hello"], ["status of my order?"], ["statsu of it"], ["--team", "x", "hello"], ["turn", "statsu"]])
+@pytest.mark.parametrize(
+    "typed", [["hello"], ["status of my order?"], ["statsu of it"], ["--team", "x", "hello"], ["turn", "statsu"]]
+)
 def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     turns_seen: list[str] = []
     monkeypatch.setattr(command_of("turn"), "callback", lambda **options: turns_seen.append(options["text"]))

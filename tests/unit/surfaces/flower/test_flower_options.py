@@ -39,7 +39,9 @@ def test_it_listens_on_this_machine_only_and_leaves_the_log_alone() -> None:
     assert flower_options.prefix() == ""
 
 
-def test_the_command_line_goes_before_the_file_and_that_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_goes_before_the_file_and_that_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FLOWER_PORT", "1")
     monkeypatch.setenv("FLOWER_MAX_TASKS", "10")
     monkeypatch.setenv("FLOWER_READ_ONLY", "true")
@@ -90,7 +92,9 @@ def test_an_address_that_others_reach_needs_passwords(address: str, tmp_path: Pa
     assert not flower_options.is_local()
 
 
-def test_an_address_that_is_published_on_loopback_needs_none_and_is_asked_by_local_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_published_on_loopback_needs_none_and_is_asked_by_local_names_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CANTATA_PUBLISHED_ON_LOOPBACK", "1")
 
     flower_options.set_options(["--address=0.0.0.0"])

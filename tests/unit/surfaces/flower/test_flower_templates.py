@@ -71,7 +71,9 @@ def test_a_template_without_a_place_is_shown_as_it_is_and_said_to_be(tmp_path: P
         page = put(tmp_path, navbar="<ul></ul>").load("navbar.html")
 
     assert page.generate() == b"<ul></ul>"
-    assert [(each["event"], each["template"], each["log_level"]) for each in logs] == [("template_not_extended", "navbar.html", "warning")]
+    assert [(each["event"], each["template"], each["log_level"]) for each in logs] == [
+        ("template_not_extended", "navbar.html", "warning")
+    ]
 
 
 def test_an_addition_that_cannot_be_read_there_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

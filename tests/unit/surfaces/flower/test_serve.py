@@ -19,15 +19,27 @@ def shown(url: str) -> tuple[Any, str]:
         flower: Any = SimpleNamespace(capp=app, transport=connection.transport.driver_type)
     show_broker(flower, url)
     conf = app.conf
-    broker = Broker(flower.broker_uri_with_password, broker_options=conf.broker_transport_options, broker_use_ssl=conf.broker_use_ssl)
+    broker = Broker(
+        flower.broker_uri_with_password,
+        broker_options=conf.broker_transport_options,
+        broker_use_ssl=conf.broker_use_ssl,
+    )
     return broker.redis.connection_pool, flower.broker_uri
 
 
 @pytest.mark.parametrize(
     ("url", "wanted", "address"),
     [
-        ("redis://:secret@here:1234/2", {"host": "here", "port": 1234, "db": 2, "password": "secret"}, "redis://:***@here:1234/2"),
-        ("unix:///run/valkey.sock?db=0", {"path": "/run/valkey.sock"}, "redis+socket:///run/valkey.sock?virtual_host=0"),
+        (
+            "redis://:secret@here:1234/2",
+            {"host": "here", "port": 1234, "db": 2, "password": "secret"},
+            "redis://:***@here:1234/2",
+        ),
+        (
+            "unix:///run/valkey.sock?db=0",
+            {"path": "/run/valkey.sock"},
+            "redis+socket:///run/valkey.sock?virtual_host=0",
+        ),
         (
             "rediss://here/0?ssl_ca_certs=/etc/ca.pem",
             {"host": "here", "ssl_ca_certs": "/etc/ca.pem"},

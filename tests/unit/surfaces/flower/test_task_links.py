@@ -29,12 +29,18 @@ class Shown:
 
 @pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]", "c (d)"), tuple(f"s{number}" for number in range(20))])
 def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
-    shown = MessageHead(make_app("redis://here"), RUN).signature("tool.call", "tools", steps, work="tools:add").options["argsrepr"]
+    shown = (
+        MessageHead(make_app("redis://here"), RUN)
+        .signature("tool.call", "tools", steps, work="tools:add")
+        .options["argsrepr"]
+    )
 
     assert task_target(Shown(shown)) == TaskTarget(RUN, steps[:8])
 
 
-@pytest.mark.parametrize("args", [None, "", "(1, 2)", f"('{RUN}', ['one'])", f"{RUN}:", "not-a-run:add(one)", f"{RUN}:one", ["x"]])
+@pytest.mark.parametrize(
+    "args", [None, "", "(1, 2)", f"('{RUN}', ['one'])", f"{RUN}:", "not-a-run:add(one)", f"{RUN}:one", ["x"]]
+)
 def test_tasks_of_others_have_no_run(args: object) -> None:
     assert task_target(Shown(args)) is None
 
@@ -49,7 +55,31 @@ def test_the_tasks_of_a_run_come_newest_first_with_what_flower_knows() -> None:
     found = tasks_of(RUN, [first, *others, sent, second])
 
     assert found == [
-        {"uuid": "2", "state": "RECEIVED", "steps": ["two", "three"], "worker": None, "received": 6.0, "runtime": None, **named},
-        {"uuid": "1", "state": "SUCCESS", "steps": ["one"], "worker": "tools@here", "received": 5.0, "runtime": 0.5, **named},
-        {"uuid": "3", "state": "PENDING", "steps": ["four"], "worker": None, "received": None, "runtime": None, **named},
+        {
+            "uuid": "2",
+            "state": "RECEIVED",
+            "steps": ["two", "three"],
+            "worker": None,
+            "received": 6.0,
+            "runtime": None,
+            **named,
+        },
+        {
+            "uuid": "1",
+            "state": "SUCCESS",
+            "steps": ["one"],
+            "worker": "tools@here",
+            "received": 5.0,
+            "runtime": 0.5,
+            **named,
+        },
+        {
+            "uuid": "3",
+            "state": "PENDING",
+            "steps": ["four"],
+            "worker": None,
+            "received": None,
+            "runtime": None,
+            **named,
+        },
     ]

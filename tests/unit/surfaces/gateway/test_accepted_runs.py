@@ -29,7 +29,11 @@ def test_the_answer_waits_for_room_and_is_no_refusal() -> None:
         gate.set()
 
         assert await hog
-        assert ((await answer).status, response.status_code, response.headers["Location"]) == ("running", 202, "/runs/r")
+        assert ((await answer).status, response.status_code, response.headers["Location"]) == (
+            "running",
+            202,
+            "/runs/r",
+        )
         call.close()
 
     asyncio.run(main())

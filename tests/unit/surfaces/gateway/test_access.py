@@ -37,7 +37,10 @@ def test_a_token_that_says_nothing_of_its_rights_may_chat_and_read() -> None:
     ("rights", "message"),
     [
         ("{tenant: a, scope: [chat]}", "token 1: scope: unknown key 'scope'; did you mean 'scopes'?"),
-        ("{tenant: a, scopes: [write]}", "token 1: scopes[0]: expected 'chat', 'submit', 'signal', 'read' or 'admin', found 'write'"),
+        (
+            "{tenant: a, scopes: [write]}",
+            "token 1: scopes[0]: expected 'chat', 'submit', 'signal', 'read' or 'admin', found 'write'",
+        ),
         ("{scopes: [chat]}", "'tenant' is missing"),
         ("{a-token-of-otto-0123: otto}", "a key that looks like a token"),
     ],
@@ -70,7 +73,9 @@ def test_this_machine_needs_no_token(host: str) -> None:
     check_address(host, has_tokens=False)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "10.0.0.1", "", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example"]
+)
 def test_any_other_address_does(host: str) -> None:
     assert not is_loopback(host)
     check_address(host, has_tokens=True)

@@ -28,14 +28,18 @@ def token(**rights: Any) -> Grant:
 
 
 def chain(kind: Any, name: str) -> ChainRequest:
-    return ChainRequest(nodes=[ChainNode(node_id="a", kind="wait"), ChainNode(node_id="b", kind=kind, name=name)], entry_node="a")
+    return ChainRequest(
+        nodes=[ChainNode(node_id="a", kind="wait"), ChainNode(node_id="b", kind=kind, name=name)], entry_node="a"
+    )
 
 
 @pytest.mark.parametrize("scope", ["chat", "submit", "signal", "read", "admin"])
 def test_a_refusal_names_the_scope_and_the_token_and_says_what_to_do(scope: Scope) -> None:
     grant = token(scopes=[])
 
-    with pytest.raises(RequestRejected, match=f"token 'app' lacks the scope '{scope}'; add it to the token's 'scopes'") as refused:
+    with pytest.raises(
+        RequestRejected, match=f"token 'app' lacks the scope '{scope}'; add it to the token's 'scopes'"
+    ) as refused:
         grant.require(scope)
 
     assert (refused.value.status, refused.value.code) == (403, "missing_scope")
@@ -52,14 +56,17 @@ TURNS = [
 
 
 @pytest.mark.parametrize(("asked", "enough"), TURNS)
-def test_a_limited_token_has_turns_answered_by_what_it_names(asked: dict[str, str], enough: dict[str, list[str]]) -> None:
+def test_a_limited_token_has_turns_answered_by_what_it_names(
+    asked: dict[str, str], enough: dict[str, list[str]]
+) -> None:
     turn = TurnRequest(text="hello", **asked)  # type: ignore[arg-type]  # each is a text
 
     for grant in (token(), token(**enough), UNLIMITED):
         grant.check_turn(turn, DEFINITIONS)
     for section, names in (("agents", ["clerk"]), ("chains", []), ("teams", ["other"])):
         with pytest.raises(
-            RequestRejected, match=r"token 'app' may not use the (team 'service'|agent 'echo'|workflow 'adding'); add it to"
+            RequestRejected,
+            match=r"token 'app' may not use the (team 'service'|agent 'echo'|workflow 'adding'); add it to",
         ):
             token(**{section: names}).check_turn(turn, DEFINITIONS)
 
@@ -92,9 +99,15 @@ def test_what_cannot_be_read_may_be_anything_so_only_a_token_that_may_use_all_ch
 
 
 def test_nobody_may_answer_what_cannot_be_read() -> None:
-    item = InboxItem(id="r/a", run_id="r", step="a", kind="", question="", since=0.0, run_kind="", title="", unreadable="why")
+    item = InboxItem(
+        id="r/a", run_id="r", step="a", kind="", question="", since=0.0, run_kind="", title="", unreadable="why"
+    )
 
-    assert UNLIMITED.refusal_of(item) == token().refusal_of(item) == "it is not known who may answer this, since it cannot be read"
+    assert (
+        UNLIMITED.refusal_of(item)
+        == token().refusal_of(item)
+        == "it is not known who may answer this, since it cannot be read"
+    )
     assert UNLIMITED.refusal_of(item.model_copy(update={"unreadable": ""})) == ""
 
 

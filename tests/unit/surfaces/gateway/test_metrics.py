@@ -26,16 +26,25 @@ STANDING = FleetLoad(
         Worker(name="t@h", queues=("tools", "gpu"), concurrency=2, pid=1, host="h", version="1", started_at=0),
         Worker(name="u@h", queues=("tools",), concurrency=4, pid=2, host="h", version="1", started_at=0),
     ],
-    leased={"tools": 3, "lost": 1}, runs_open=5, runs_kept=9, steps_ready=40, totals={"accepted": 9, "closed:failed": 1, "recovered": 2},
-    sweep_age_s=0.5, memory_bytes=1000, memory_limit_bytes=0, paused_models=[PausedModel("openai/x", 0.0, 5e9, 60.0, "slow down")],
-)  # fmt: skip
+    leased={"tools": 3, "lost": 1},
+    runs_open=5,
+    runs_kept=9,
+    steps_ready=40,
+    totals={"accepted": 9, "closed:failed": 1, "recovered": 2},
+    sweep_age_s=0.5,
+    memory_bytes=1000,
+    memory_limit_bytes=0,
+    paused_models=[PausedModel("openai/x", 0.0, 5e9, 60.0, "slow down")],
+)
 
 
 class StubClient:
     """As much of a client as is looked at here."""
 
     fleet = Fleet(SimpleNamespace(ledger=SimpleNamespace(redis=None), publisher=make_app("redis://127.0.0.1:1")))  # type: ignore[arg-type]  # as much of an engine
-    definitions = Definitions(tools={"draw": Tool(function="m:draw", queue="studio")}, agents={"ann": Agent(queue="calm")})
+    definitions = Definitions(
+        tools={"draw": Tool(function="m:draw", queue="studio")}, agents={"ann": Agent(queue="calm")}
+    )
 
 
 @pytest.fixture
@@ -71,7 +80,9 @@ def exported(monitor: FleetMonitor) -> dict[str, tuple[str, set[str]]]:
 
 
 def test_all_that_the_gateway_is_said_to_show_it_shows_and_nothing_else(monitor: FleetMonitor) -> None:
-    said = {family.name: (family.kind, set(family.labels)) for family in FAMILIES if family.source in ("gateway", "both")}
+    said = {
+        family.name: (family.kind, set(family.labels)) for family in FAMILIES if family.source in ("gateway", "both")
+    }
 
     assert exported(monitor) == said
 
@@ -96,7 +107,9 @@ def test_a_queue_is_told_of_that_only_steps_name(monitor: FleetMonitor) -> None:
     assert monitor.load().queues["nobodys"].workers == 0
 
 
-def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(monitor: FleetMonitor, asked: list[Sequence[str]]) -> None:
+def test_a_name_that_is_none_is_not_looked_for_on_the_metrics_port(
+    monitor: FleetMonitor, asked: list[Sequence[str]]
+) -> None:
     assert monitor.load_page("queue=cantata%3Aworkers&queue=gpu&queue=", "").status == 200
 
     assert "gpu" in asked[-1]
@@ -116,7 +129,9 @@ def test_what_was_gathered_is_told_again_for_a_second(
     assert len(asked) == 2
 
 
-def test_the_number_of_queues_that_can_be_asked_for_is_bounded(monitor: FleetMonitor, asked: list[Sequence[str]]) -> None:
+def test_the_number_of_queues_that_can_be_asked_for_is_bounded(
+    monitor: FleetMonitor, asked: list[Sequence[str]]
+) -> None:
     for number in range(3):
         monitor.load([f"q{number}-{each}" for each in range(90)])
 
@@ -144,7 +159,9 @@ def test_a_queue_that_nobody_asked_for_in_a_while_is_forgotten(
     assert "q7" not in asked[-1]
 
 
-def test_without_redis_the_page_says_so_and_the_load_is_unavailable(monitor: FleetMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_the_page_says_so_and_the_load_is_unavailable(
+    monitor: FleetMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(_: object) -> FleetLoad:
         raise UnavailableError("Redis is away")
 

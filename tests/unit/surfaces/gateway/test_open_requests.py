@@ -17,9 +17,15 @@ def test_a_tenant_with_too_many_streams_may_still_call_and_others_may_stream() -
             streams.enter_context(requests.request("acme")).wait()
 
         with requests.request("acme") as call:
-            with pytest.raises(RequestRejected, match=r"3 streams, WebSockets and waiting requests of this tenant are open") as refused:
+            with pytest.raises(
+                RequestRejected, match=r"3 streams, WebSockets and waiting requests of this tenant are open"
+            ) as refused:
                 call.wait()
-            assert (refused.value.status, refused.value.code, refused.value.retry_after_s) == (429, "too_many_open", 5.0)
+            assert (refused.value.status, refused.value.code, refused.value.retry_after_s) == (
+                429,
+                "too_many_open",
+                5.0,
+            )
         with requests.request("globex") as other:
             other.wait()
 

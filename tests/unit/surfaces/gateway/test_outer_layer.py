@@ -11,12 +11,16 @@ from cantata.errors import ConfigError
 from cantata.surfaces.gateway.outer_layer import OuterLayer, prefix_of
 
 
-@pytest.mark.parametrize(("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")])
+@pytest.mark.parametrize(
+    ("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")]
+)
 def test_a_prefix_is_read_with_or_without_its_slashes(text: str, prefix: str) -> None:
     assert prefix_of(text, own_names={"runs"}) == prefix
 
 
-@pytest.mark.parametrize("text", ["..", "a/../b", "a//b", "a b", "a%2Fb", 'a"b', "https://x.example", "runs", "/runs/x"])
+@pytest.mark.parametrize(
+    "text", ["..", "a/../b", "a//b", "a b", "a%2Fb", 'a"b', "https://x.example", "runs", "/runs/x"]
+)
 def test_an_invalid_prefix_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is no URL prefix|begins like a path of the gateway"):
         prefix_of(text, own_names={"runs"})

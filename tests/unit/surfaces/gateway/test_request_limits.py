@@ -85,7 +85,10 @@ def test_the_bodies_of_a_tenants_open_requests_are_bounded_together_and_those_of
     async def main() -> None:
         app = Reader()
         limit = request_limits.BodyLimit(app, max_bytes=100)
-        held = [asyncio.create_task(limit(scope("acme"), parts(bytes(60), bytes(40)), send)) for _ in range(request_limits.MAX_BODIES)]
+        held = [
+            asyncio.create_task(limit(scope("acme"), parts(bytes(60), bytes(40)), send))
+            for _ in range(request_limits.MAX_BODIES)
+        ]
         for _ in held:
             await app.has_read.acquire()
 

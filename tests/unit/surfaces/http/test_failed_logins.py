@@ -30,7 +30,9 @@ def failed(clock: Clock) -> FailedLogins:
 
 def test_an_address_is_told_to_wait_after_its_failures_and_others_are_not(failed: FailedLogins, clock: Clock) -> None:
     assert [failed.record("10.0.0.1") for _ in range(PER_ADDRESS)] == [0.0] * PER_ADDRESS
-    assert failed.record("10.0.0.1") == failed.record("10.0.0.1") == pytest.approx(PER_ADDRESS_S), "further ones do not prolong it"
+    assert failed.record("10.0.0.1") == failed.record("10.0.0.1") == pytest.approx(PER_ADDRESS_S), (
+        "further ones do not prolong it"
+    )
     assert failed.record("10.0.0.2") == 0.0
 
     clock.now += PER_ADDRESS_S
@@ -57,7 +59,9 @@ def test_a_client_with_many_addresses_of_ipv6_counts_as_one(failed: FailedLogins
     assert len(failed) == 3
 
 
-def test_the_memory_is_bounded_whatever_addresses_come(failed: FailedLogins, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_is_bounded_whatever_addresses_come(
+    failed: FailedLogins, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(failed_logins, "MAX_ADDRESSES", 50)
     for number in range(1000):
         clock.now += 0.2

@@ -12,7 +12,13 @@ HOST = {"host": "127.0.0.1:8300"}
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, HOST, {**HOST, "origin": "http://127.0.0.1:8300", "sec-fetch-site": "same-origin"}, {**HOST, "sec-fetch-site": "none"}]
+    "headers",
+    [
+        {},
+        HOST,
+        {**HOST, "origin": "http://127.0.0.1:8300", "sec-fetch-site": "same-origin"},
+        {**HOST, "sec-fetch-site": "none"},
+    ],
 )
 def test_a_program_and_our_own_page_are_no_other_page(headers: Mapping[str, str]) -> None:
     assert foreign_page(headers) is None

@@ -40,11 +40,19 @@ def test_every_file_that_the_document_loads_is_there() -> None:
 
 
 def test_every_file_has_a_media_type_that_browsers_take() -> None:
-    kinds = {found.suffix: assets.asset(str(found.relative_to(STATIC))) for found in STATIC.rglob("*.*") if found.name != "index.html"}
+    kinds = {
+        found.suffix: assets.asset(str(found.relative_to(STATIC)))
+        for found in STATIC.rglob("*.*")
+        if found.name != "index.html"
+    }
 
-    assert {suffix: found.media_type for suffix, found in kinds.items() if found and suffix in (".js", ".css", ".svg")} == {
-        ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
-    }  # fmt: skip
+    assert {
+        suffix: found.media_type for suffix, found in kinds.items() if found and suffix in (".js", ".css", ".svg")
+    } == {
+        ".js": "text/javascript; charset=utf-8",
+        ".css": "text/css; charset=utf-8",
+        ".svg": "image/svg+xml",
+    }
 
 
 @pytest.mark.parametrize("path", ["", "nope.js", "../runs.py", "index.html", "vendor", "/etc/passwd", "..%2fruns.py"])

@@ -29,16 +29,25 @@ def test_the_pure_modules_keep_their_promises() -> None:
     if tuple(map(int, version.lstrip("v").split(".")[:2])) < OLDEST_NODE:
         pytest.skip(f"Node {version} is older than {'.'.join(map(str, OLDEST_NODE))}")
     tests = sorted((HERE / "scripts").glob("*.test.mjs"))
-    all_in_one = "\n".join(f"await import({json.dumps(path.as_uri())});" for path in tests)  # `--test` starts a process for each
+    all_in_one = "\n".join(
+        f"await import({json.dumps(path.as_uri())});" for path in tests
+    )  # `--test` starts a process for each
 
-    ran = subprocess.run([node, "--no-warnings", "--input-type=module", "--eval", all_in_one], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [node, "--no-warnings", "--input-type=module", "--eval", all_in_one],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"pass [1-9]", ran.stdout), ran.stdout
 
 
 def test_vendored_files_are_what_was_published() -> None:
-    told = {found["file"]: found["sha256"] for found in VENDORED.finditer((STATIC / "vendor" / "README.md").read_text())}
+    told = {
+        found["file"]: found["sha256"] for found in VENDORED.finditer((STATIC / "vendor" / "README.md").read_text())
+    }
 
     assert told == {path.name: sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").glob("*.js")}
     for library in ("htm", "preact", "dagre", "marked", "dompurify"):
@@ -49,7 +58,9 @@ def test_vendored_files_are_what_was_published() -> None:
 def test_no_script_makes_markup_of_text_or_runs_it(path: Path) -> None:
     text = path.read_text()
 
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!\))", text), path
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!\))", text
+    ), path
     assert text.count("\n") < 250
     assert text.startswith("/**") or text.startswith("// ")
 
@@ -60,7 +71,9 @@ def test_the_document_loads_only_what_ships() -> None:
     assert not re.search(r"\sstyle=|<style|\son\w+=|<script>", document)
     for found in re.findall(r"(?:href|src)=\"([^\"]+)\"", document):
         assert (STATIC / found.removeprefix("{{base}}/static/")).is_file(), found
-    assert set(re.findall(r"modulepreload\" href=\"{{base}}/static/([^\"]+)\"", document)) == imported(STATIC / "app.js")
+    assert set(re.findall(r"modulepreload\" href=\"{{base}}/static/([^\"]+)\"", document)) == imported(
+        STATIC / "app.js"
+    )
 
 
 def imported(path: Path, known: frozenset[str] = frozenset()) -> set[str]:

@@ -22,14 +22,20 @@ FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "sec
 
 
 def asked(
-    *models: Model, errors: Mapping[str, CantataError], left_s: float | None = 600.0, retries: int = 0, fallback_on: Sequence[str] = ()
+    *models: Model,
+    errors: Mapping[str, CantataError],
+    left_s: float | None = 600.0,
+    retries: int = 0,
+    fallback_on: Sequence[str] = (),
 ) -> tuple[llm.Reply | CantataError, list[str]]:
     """What comes of asking models of which some fail, and which were asked, in a run that may take so much longer."""
     calls: list[str] = []
     begun = SimpleNamespace(failures=0, run_id="r", step_id="s", spec=SimpleNamespace(retries=retries))
     ledger = SimpleNamespace(runs=SimpleNamespace(append_event=lambda *_, **__: None, seconds_left=lambda _: left_s))
     process = SimpleNamespace(ledger=ledger)
-    context = cast(StepContext, SimpleNamespace(begun=begun, process=process, answer_model=None, definitions=Definitions()))
+    context = cast(
+        StepContext, SimpleNamespace(begun=begun, process=process, answer_model=None, definitions=Definitions())
+    )
 
     async def call(_context: StepContext, model: Model, _messages: object, **_: object) -> llm.Reply:
         calls.append(model.model)
@@ -53,7 +59,9 @@ def slow(seconds: float | None) -> ModelError:
 
 def test_the_table_of_errors_says_where_the_next_model_is_asked() -> None:
     def next_models(code: str, fallback_on: Sequence[str]) -> list[str]:
-        return asked(FIRST, SECOND, THIRD, errors={"openai/first": ModelError("no", code=code)}, fallback_on=fallback_on)[1][1:]
+        return asked(
+            FIRST, SECOND, THIRD, errors={"openai/first": ModelError("no", code=code)}, fallback_on=fallback_on
+        )[1][1:]
 
     asks = {code: [next_models(code, []), next_models(code, [code])] for code in llm.ERRORS}
 
@@ -106,11 +114,15 @@ def test_a_short_pause_is_waited_for_before_a_fallback_is_asked() -> None:
 def test_fallback_after_s_is_the_models_own() -> None:
     patient = FIRST.model_copy(update={"fallback_after_s": 100})
 
-    assert asked(patient, SECOND, errors={"openai/first": MustPause(60, "slow down", is_queued=True)})[1] == ["openai/first"]
+    assert asked(patient, SECOND, errors={"openai/first": MustPause(60, "slow down", is_queued=True)})[1] == [
+        "openai/first"
+    ]
 
 
 @pytest.mark.parametrize(("asked_s", "waits_s"), [(7.0, 7.0), (3600.0, 60.0)])
-def test_without_a_fallback_the_step_waits_uncounted_and_asks_again_after_the_shared_pause(asked_s: float, waits_s: float) -> None:
+def test_without_a_fallback_the_step_waits_uncounted_and_asks_again_after_the_shared_pause(
+    asked_s: float, waits_s: float
+) -> None:
     pause, _ = asked(FIRST, errors={"openai/first": slow(asked_s)})
 
     assert isinstance(pause, MustPause)
@@ -136,7 +148,9 @@ def test_of_several_paused_models_the_first_that_is_free_is_waited_for() -> None
 
 
 def test_a_fallback_that_fails_for_good_does_not_end_the_wait_for_the_first() -> None:
-    pause, _ = asked(FIRST, SECOND, errors={"openai/first": slow(20), "openai/second": ModelError("no key", code="model_auth")})
+    pause, _ = asked(
+        FIRST, SECOND, errors={"openai/first": slow(20), "openai/second": ModelError("no key", code="model_auth")}
+    )
 
     assert isinstance(pause, MustPause)
     assert pause.seconds == 20
@@ -156,7 +170,9 @@ def test_a_single_model_fails_as_it_failed() -> None:
 
 def test_fallbacks_are_named_models_or_litellm_names() -> None:
     cheap = Model(model="openai/cheap", params={"temperature": 0})
-    definitions = Definitions(models={"best": Model(model="openai/best", fallbacks=["cheap", "local/smollm2"]), "cheap": cheap})
+    definitions = Definitions(
+        models={"best": Model(model="openai/best", fallbacks=["cheap", "local/smollm2"]), "cheap": cheap}
+    )
 
     assert definitions.with_fallbacks(definitions.model_of("best"))[1:] == [cheap, Model(model="local/smollm2")]
 

@@ -29,7 +29,9 @@ def test_events_of_a_moment_are_flushed_together(consumer_and_clock: tuple[Any, 
     for _ in range(5):
         subject.on_send_event_buffered()
 
-    subject.hub.call_soon.assert_called_once_with(subject.hub.call_later, consumer.EVENT_INTERVAL_S, subject._flush_events)
+    subject.hub.call_soon.assert_called_once_with(
+        subject.hub.call_later, consumer.EVENT_INTERVAL_S, subject._flush_events
+    )
 
 
 def test_a_later_event_is_flushed_too(consumer_and_clock: tuple[Any, list[float]]) -> None:
@@ -101,8 +103,14 @@ def test_the_remote_command_for_a_queue_of_others_is_refused(app: App) -> None:
 @pytest.mark.parametrize(("payload", "is_step"), [
     ([["run", ["a"]], {}, {}], True), ([[7, ["a"]], {}, {}], False), ([["run"], {}, {}], False), ([[], {}, {}], False), (None, False),
 ])  # fmt: skip
-def test_a_task_of_others_with_a_header_of_ours_is_kept(payload: Any, is_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, message, stored = consumer.Consumer.__new__(consumer.Consumer), Mock(headers={"sent_at": 1.0}, payload=payload), []
+def test_a_task_of_others_with_a_header_of_ours_is_kept(
+    payload: Any, is_step: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, message, stored = (
+        consumer.Consumer.__new__(consumer.Consumer),
+        Mock(headers={"sent_at": 1.0}, payload=payload),
+        [],
+    )
     monkeypatch.setattr(consumer.Consumer, "_store", lambda _, message, reason: stored.append(reason))
     monkeypatch.setattr(consumer._CeleryConsumer, "on_unknown_task", Mock())
 

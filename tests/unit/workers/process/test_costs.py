@@ -90,7 +90,9 @@ def test_names_are_read_while_other_threads_measure() -> None:
                 failures.append(error)
                 return
 
-    threads = [threading.Thread(target=measure, args=(number,)) for number in range(2)] + [threading.Thread(target=read)]
+    threads = [threading.Thread(target=measure, args=(number,)) for number in range(2)] + [
+        threading.Thread(target=read)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

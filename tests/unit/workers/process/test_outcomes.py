@@ -19,7 +19,9 @@ def begun(*, failures: int = 0, retries: int = 0, **params: JsonValue) -> Begun:
 
 
 def test_an_output_is_recorded_as_compact_json() -> None:
-    record = outcomes.record_of(begun(), Outcome(output={"ä": [1, [2]]}, usage=Usage(tool_calls=1)), limit_bytes=100, took_ms=1.234)
+    record = outcomes.record_of(
+        begun(), Outcome(output={"ä": [1, [2]]}, usage=Usage(tool_calls=1)), limit_bytes=100, took_ms=1.234
+    )
 
     assert record.output == '{"ä":[1,[2]]}'
     assert record.info == {"ms": 1.23, "by": "worker", "usage": {"tool_calls": 1}}
@@ -53,10 +55,16 @@ def test_a_failure_that_may_pass_is_tried_again_while_tries_are_left() -> None:
 
 
 def test_the_retry_delay_increases_and_a_retry_after_is_honoured() -> None:
-    pauses = [outcomes.failure_record(begun(retries=99, failures=n), StepError("", retryable=True)).outcome.retry_in_s for n in (0, 4, 20)]
+    pauses = [
+        outcomes.failure_record(begun(retries=99, failures=n), StepError("", retryable=True)).outcome.retry_in_s
+        for n in (0, 4, 20)
+    ]
 
     assert 0.25 <= pauses[0] <= 0.5 < pauses[1] <= 8 < pauses[2] <= 30
-    assert outcomes.failure_record(begun(retries=1), StepError("", retryable=True, retry_after_s=7)).outcome.retry_in_s == 7
+    assert (
+        outcomes.failure_record(begun(retries=1), StepError("", retryable=True, retry_after_s=7)).outcome.retry_in_s
+        == 7
+    )
 
 
 def test_a_step_can_say_where_it_stood() -> None:
@@ -67,7 +75,9 @@ def test_a_step_can_say_where_it_stood() -> None:
 
 
 def test_an_unrecordable_error_message_is_shortened() -> None:
-    odd, long = (outcomes.failure_record(begun(), StepError(text)).outcome.error for text in ("no file \udcff", "x" * 1_000_000))
+    odd, long = (
+        outcomes.failure_record(begun(), StepError(text)).outcome.error for text in ("no file \udcff", "x" * 1_000_000)
+    )
 
     assert odd is not None
     assert odd.message == "no file ?"

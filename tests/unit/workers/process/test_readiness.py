@@ -68,12 +68,17 @@ def test_a_worker_needs_what_the_steps_of_its_queues_import(folder: Path, queue:
 
 def test_a_module_that_only_others_need_keeps_nobody_else_from_being_ready(folder: Path) -> None:
     (folder / "flows.py").write_text(f"import not_there\n{FLOW}")
-    found = {queue: CodeReadiness([queue]) for queue in ("tools", "agents", "apart", "gpu", "coordinator", "tasks", "webhooks")}
+    found = {
+        queue: CodeReadiness([queue])
+        for queue in ("tools", "agents", "apart", "gpu", "coordinator", "tasks", "webhooks")
+    }
     for each in found.values():
         each.check()
 
     assert {queue for queue, each in found.items() if each.faults} == {"tools", "agents", "gpu"}
-    assert found["tools"].faults == {"flows": "flows:flow: ModuleNotFoundError: No module named 'not_there' (flows.py, line 1)"}
+    assert found["tools"].faults == {
+        "flows": "flows:flow: ModuleNotFoundError: No module named 'not_there' (flows.py, line 1)"
+    }
 
 
 def test_a_module_that_is_not_there_counts_for_those_who_import_it(folder: Path) -> None:
@@ -82,7 +87,12 @@ def test_a_module_that_is_not_there_counts_for_those_who_import_it(folder: Path)
     for each in found.values():
         each.check()
 
-    assert {queue: [*each.faults] for queue, each in found.items()} == {"tools": ["ours"], "gpu": ["ours"], "agents": ["ours"], "more": []}
+    assert {queue: [*each.faults] for queue, each in found.items()} == {
+        "tools": ["ours"],
+        "gpu": ["ours"],
+        "agents": ["ours"],
+        "more": [],
+    }
 
 
 def diskurs_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str]) -> None:
@@ -95,7 +105,10 @@ def diskurs_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping
 
 
 def test_each_file_of_a_diskurs_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = {"agents/clerk/shops.py": "import not_there\n", "tools/desk_tools.py": f"{TOOLS['tools/desk_tools.py']}\ndel Shelf\n"}
+    broken = {
+        "agents/clerk/shops.py": "import not_there\n",
+        "tools/desk_tools.py": f"{TOOLS['tools/desk_tools.py']}\ndel Shelf\n",
+    }
     diskurs_folder(tmp_path, monkeypatch, broken)
 
     found = failures_of(str(tmp_path), [], loading.load(tmp_path))
@@ -121,7 +134,9 @@ def test_a_diskurs_folder_that_cannot_be_imported_keeps_those_who_execute_its_co
     for each in found.values():
         each.check()
 
-    assert found["tools"].faults == {tmp_path.name: "agents/clerk/prompt.py: the process that imports it ended with status 3"}
+    assert found["tools"].faults == {
+        tmp_path.name: "agents/clerk/prompt.py: the process that imports it ended with status 3"
+    }
     assert found["agents"].faults == {}, "its steps import nothing of the folder"
     with pytest.raises(ImportFailedError, match="cannot be imported: the process that imports it ended"):
         CodeFolder(str(tmp_path)).module("agents/clerk/prompt.py", {})  # in this process, as a step would

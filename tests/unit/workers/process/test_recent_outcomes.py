@@ -32,7 +32,11 @@ def test_only_what_is_not_kept_is_read_and_the_order_stays() -> None:
     outcomes, reader = recent()
     outcomes.add("run", "b", "1", {"ms": 1})
 
-    assert outcomes.of("run", ["a", "b", "c"]) == [('"run a"', {"read": "a"}), ("1", {"ms": 1}), ('"run c"', {"read": "c"})]
+    assert outcomes.of("run", ["a", "b", "c"]) == [
+        ('"run a"', {"read": "a"}),
+        ("1", {"ms": 1}),
+        ('"run c"', {"read": "c"}),
+    ]
     assert reader.read == ["a", "c"]
     assert outcomes.of("other", ["b"]) == [('"other b"', {"read": "b"})]
     assert outcomes.of("run", []) == []

@@ -56,7 +56,9 @@ def test_reported_exceptions_cross_from_child_to_parent() -> None:
 
 
 def test_an_attempt_that_waits_for_a_limit_is_tried_again_and_says_why() -> None:
-    waits = attempt("a", "dropped", "").ended(Outcome(status="wait", retry_in_s=3.0, detail={"reason": "calls a minute of 'm'"}))
+    waits = attempt("a", "dropped", "").ended(
+        Outcome(status="wait", retry_in_s=3.0, detail={"reason": "calls a minute of 'm'"})
+    )
 
     assert repr(waits.exception) == repr(StepError("step 'a': waits: calls a minute of 'm'"))
     assert isinstance(waits.exception, AttemptRetried)

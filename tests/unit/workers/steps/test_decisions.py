@@ -23,7 +23,18 @@ def work(params: dict[str, JsonValue], **limits: int) -> StepContext:
     definitions = Definitions(limits=Limits.model_validate(limits))
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
     return StepContext(
-        Begun("run", "step", 1, "worker", Spec(kind="chain.end", params=params), None, 0, {"@input": {"text": "x" * 100}}, ""), process
+        Begun(
+            "run",
+            "step",
+            1,
+            "worker",
+            Spec(kind="chain.end", params=params),
+            None,
+            0,
+            {"@input": {"text": "x" * 100}},
+            "",
+        ),
+        process,
     )
 
 

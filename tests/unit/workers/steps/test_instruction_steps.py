@@ -41,7 +41,9 @@ def stop_first(context: ToolContext, step: int, output: str) -> Triple:
     return True, context.run_id, output.upper()
 
 
-def stop_after_a_gap(step: int, output: str, info: dict[str, Any] | None = None, context: ToolContext | None = None) -> Triple:
+def stop_after_a_gap(
+    step: int, output: str, info: dict[str, Any] | None = None, context: ToolContext | None = None
+) -> Triple:
     return True, "", f"{info and info['type']} {context and context.run_id}"
 
 
@@ -63,7 +65,9 @@ def step_of(agent: Agent) -> StepContext:
     ledger = SimpleNamespace(runs=runs, redis=None, keys=None)
     process = SimpleNamespace(definitions=lambda run_id, digest: definitions, ledger=ledger)
     spec = Spec(kind="agent.function", params={"agent": "a", "turn": 0})
-    return StepContext(Begun("run", "step", 1, "worker", spec, None, 0, {"@text": "ann", "@input": "ann"}, ""), cast(Process, process))
+    return StepContext(
+        Begun("run", "step", 1, "worker", spec, None, 0, {"@text": "ann", "@input": "ann"}, ""), cast(Process, process)
+    )
 
 
 def named(function: Any) -> FunctionStep:
@@ -71,13 +75,16 @@ def named(function: Any) -> FunctionStep:
     return FunctionStep(function=f"{__name__}:{found.func.__name__}", args=list(found.args))
 
 
-@pytest.mark.parametrize(("function", "output"), [(first, "run ann"), (partial(between, 1), "run a"), (only, "run"), (by_name, "run an")])
+@pytest.mark.parametrize(
+    ("function", "output"), [(first, "run ann"), (partial(between, 1), "run a"), (only, "run"), (by_name, "run an")]
+)
 def test_a_function_is_given_its_context_wherever_that_stands(function: Any, output: str) -> None:
     assert agent_function(step_of(Agent(instructions=[named(function)]))).output == output
 
 
 @pytest.mark.parametrize(
-    ("breaker", "output"), [(stop_first, "ANN"), (stop_after_a_gap, "function run"), (stop_with_a_limit, "ANN"), (stop_with_any, "3")]
+    ("breaker", "output"),
+    [(stop_first, "ANN"), (stop_after_a_gap, "function run"), (stop_with_a_limit, "ANN"), (stop_with_any, "3")],
 )
 def test_a_chainbreaker_is_called_by_the_parameters_it_takes_by_position(breaker: Any, output: str) -> None:
     outcome = agent_break(step_of(Agent(instructions=[named(first)], chainbreakers=[named(breaker)])))
@@ -88,6 +95,11 @@ def test_a_chainbreaker_is_called_by_the_parameters_it_takes_by_position(breaker
 
 def test_a_rule_may_have_the_context_first() -> None:
     warnings: list[str] = []
-    team = Team(mode="router", agents=["ann"], router={"function": f"{__name__}:choose"}, rules=[TeamRule(function=f"{__name__}:choose")])  # type: ignore[arg-type]
+    team = Team(
+        mode="router",
+        agents=["ann"],
+        router={"function": f"{__name__}:choose"},  # type: ignore[arg-type]
+        rules=[TeamRule(function=f"{__name__}:choose")],
+    )
 
     assert (agent_by_rule(step_of(Agent(instructions=["x"])), team, 0, "ann", warnings), warnings) == ("ann", [])

@@ -28,7 +28,9 @@ PRINT_ALL = "import os; print(*os.environ, sep='\\n')"
 SECRET = "correct-horse-battery"
 
 
-def ran(code: str, *, given: dict[str, JsonValue] | None = None, limit_bytes: int = 16_000_000, **fields: Any) -> dict[str, JsonValue]:
+def ran(
+    code: str, *, given: dict[str, JsonValue] | None = None, limit_bytes: int = 16_000_000, **fields: Any
+) -> dict[str, JsonValue]:
     """The output of a step that runs this Python code as a command."""
     named = {name: value for name, value in fields.items() if value is not None}
     python = Command.model_validate({"command": [sys.executable, "-I", "-c", code], **named})
@@ -90,7 +92,9 @@ ENDLESS = "import sys\nwhile True: {stream}.write('x' * 60000)"
 def test_a_command_that_writes_without_end_is_killed_and_costs_bounded_memory(stream: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    with pytest.raises(StepError, match=r"command wrote more than 2\.0 MB and was stopped \(limits\.output_bytes\)") as failed:
+    with pytest.raises(
+        StepError, match=r"command wrote more than 2\.0 MB and was stopped \(limits\.output_bytes\)"
+    ) as failed:
         ran(ENDLESS.format(stream=stream), limit_bytes=2_000_000)
 
     assert (failed.value.code, failed.value.retryable) == ("output_too_large", False)
@@ -110,7 +114,9 @@ def test_a_command_that_does_not_read_its_input_succeeds() -> None:
     assert ran("print(1)", given={"stdin": "x" * 1_000_000})["stdout"] == "1\n"
 
 
-@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import os, time; os.close(1); os.close(2); time.sleep(60)"])
+@pytest.mark.parametrize(
+    "code", ["import time; time.sleep(60)", "import os, time; os.close(1); os.close(2); time.sleep(60)"]
+)
 def test_a_command_past_its_time_is_killed(code: str) -> None:
     since = time.monotonic()
 
@@ -134,7 +140,8 @@ PRINT_ARGS = "import sys; print(sys.argv[1:])"
 
 
 @pytest.mark.parametrize(
-    ("args", "seen"), [(None, ["--output=x", "2"]), ("any", ["--output=x", "2"]), ("operands", ["--", "--output=x", "2"])]
+    ("args", "seen"),
+    [(None, ["--output=x", "2"]), ("any", ["--output=x", "2"]), ("operands", ["--", "--output=x", "2"])],
 )
 def test_the_arguments_of_a_run_follow_what_the_command_allows(args: str | None, seen: list[str]) -> None:
     assert ran(PRINT_ARGS, args=args, given={"args": ["--output=x", 2]})["stdout"] == f"{seen}\n"
@@ -144,11 +151,15 @@ def test_behind_dashes_no_argument_is_an_option(tmp_path: Path) -> None:
     file = tmp_path / "made"
     sort = ["sort", "--", f"--output={file}"]
 
-    assert subprocess.run(sort, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 2, "as a file, which is not there"
+    assert subprocess.run(sort, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 2, (
+        "as a file, which is not there"
+    )
     assert not file.exists()
 
 
 def test_a_command_that_takes_no_arguments_refuses_them() -> None:
     assert ran(PRINT_ARGS, args="none")["stdout"] == "[]\n"
-    with pytest.raises(StepError, match=r"the command takes no 'args' \(args: none in the configuration\), and the node gives 1"):
+    with pytest.raises(
+        StepError, match=r"the command takes no 'args' \(args: none in the configuration\), and the node gives 1"
+    ):
         ran(PRINT_ARGS, args="none", given={"args": ["-x"]})

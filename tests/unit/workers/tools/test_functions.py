@@ -47,9 +47,16 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def called(folder: str, name: str, given: dict[str, JsonValue], *, by_model: bool = False, **settings: Any) -> JsonValue:
+def called(
+    folder: str, name: str, given: dict[str, JsonValue], *, by_model: bool = False, **settings: Any
+) -> JsonValue:
     """What a step that calls the function gives."""
-    params: dict[str, JsonValue] = {"section": "tools", "tool": "t", "input": given, **({"asked_by": "model"} if by_model else {})}
+    params: dict[str, JsonValue] = {
+        "section": "tools",
+        "tool": "t",
+        "input": given,
+        **({"asked_by": "model"} if by_model else {}),
+    }
     definitions = Definitions(folder=folder, tools={"t": Tool(function=f"booking_tools:{name}", **settings)})
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
     begun = Begun("run", "step", 1, "worker", Spec(kind="tool.call", params=params), None, 0, {}, "")
@@ -57,7 +64,10 @@ def called(folder: str, name: str, given: dict[str, JsonValue], *, by_model: boo
 
 
 def test_a_model_s_arguments_and_the_answer_to_it_are_converted(folder: str) -> None:
-    assert called(folder, "book", {"day": "2026-01-02"}, by_model=True, values={"guest": "ann"}) == {"day": "2026-01-02", "guest": "ann"}
+    assert called(folder, "book", {"day": "2026-01-02"}, by_model=True, values={"guest": "ann"}) == {
+        "day": "2026-01-02",
+        "guest": "ann",
+    }
     with pytest.raises(StepError, match="'day': input should be a valid date"):
         called(folder, "book", {"day": "soon"}, by_model=True)
     with pytest.raises(StepError, match="unknown argument 'guest'"):
@@ -73,13 +83,17 @@ def test_a_node_s_arguments_are_given_as_they_are(folder: str) -> None:
 def test_a_function_without_memory_fails_its_step(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_TOOL_MEMORY_MB", "500")
 
-    with pytest.raises(StepError, match="booking_tools:hoard ran out of memory; the limit of its process is 500 MB") as caught:
+    with pytest.raises(
+        StepError, match="booking_tools:hoard ran out of memory; the limit of its process is 500 MB"
+    ) as caught:
         called(folder, "hoard", {"day": 1})
 
     assert (caught.value.code, caught.value.retryable) == ("tool_error", True)
 
 
-def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "desk.yaml"))
 
     assert local_folder("/nowhere/on/this/machine") == str(tmp_path)
@@ -101,7 +115,9 @@ def test_folders_without_init_of_one_name_are_distinguished(tmp_path: Path) -> N
     for name in ("one", "two"):
         (tmp_path / name / "bare").mkdir(parents=True)
         (tmp_path / name / "bare" / "common.py").write_text(f"NAME = {name!r}\n")
-        (tmp_path / name / "reads_bare.py").write_text("from bare import common\n\n\ndef who():\n    return common.NAME\n")
+        (tmp_path / name / "reads_bare.py").write_text(
+            "from bare import common\n\n\ndef who():\n    return common.NAME\n"
+        )
 
     assert load("reads_bare:who", str(tmp_path / "one"))() == "one"
     assert load("reads_bare:who", str(tmp_path / "two"))() == "two"
@@ -144,14 +160,20 @@ def test_missing_modules_and_functions_are_reported(name: str, expected: str, la
     assert caught.value.lacks_name is lacks_name, "so nobody with the same version has it"
 
 
-def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = tmp_path / "starts_threads.py"
-    module.write_text(f"with open({str(tmp_path / 'tries')!r}, 'a') as file: file.write('x')\nimport not_there_either\n")
+    module.write_text(
+        f"with open({str(tmp_path / 'tries')!r}, 'a') as file: file.write('x')\nimport not_there_either\n"
+    )
     now = [0.0]
     monkeypatch.setattr(functions, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def tried() -> int:
-        with pytest.raises(ImportFailedError, match=r"No module named 'not_there_either' \(starts_threads\.py, line 2\)"):
+        with pytest.raises(
+            ImportFailedError, match=r"No module named 'not_there_either' \(starts_threads\.py, line 2\)"
+        ):
             load("starts_threads:call", str(tmp_path))
         return len((tmp_path / "tries").read_text())
 
@@ -163,7 +185,9 @@ def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while
     assert load("starts_threads:call", str(tmp_path))() is None
 
 
-def test_a_module_that_imports_a_corrected_one_is_imported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_imports_a_corrected_one_is_imported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "meta_path", [user_code.Finder(), *sys.meta_path])  # as in a worker
     shared = tmp_path / "shared_and_bad.py"
     shared.write_text("def (\n")

@@ -46,7 +46,9 @@ def written(folder: Path, end: str = "!", first: str = "") -> Definitions:
 def work(definitions: Definitions, *, queue: str = "tools") -> StepContext:
     params: dict[str, JsonValue] = {"section": "tools", "tool": TOOL, "input": {"text": "hi"}}
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
-    return StepContext(Begun("run", "step", 1, "worker", Spec(kind="tool.call", queue=queue, params=params), None, 0, {}, ""), process)
+    return StepContext(
+        Begun("run", "step", 1, "worker", Spec(kind="tool.call", queue=queue, params=params), None, 0, {}, ""), process
+    )
 
 
 def test_a_run_stores_the_digest_of_a_script_and_no_code(tmp_path: Path) -> None:
@@ -60,7 +62,10 @@ def test_a_run_stores_the_digest_of_a_script_and_no_code(tmp_path: Path) -> None
 
 
 def test_code_that_is_stored_with_a_run_is_not_executed(tmp_path: Path) -> None:
-    stored: Any = {"function": "cantata.frontends.langswarm.workflows.inputs:script", "values": {"script_": "def loud(text): return 1"}}
+    stored: Any = {
+        "function": "cantata.frontends.langswarm.workflows.inputs:script",
+        "values": {"script_": "def loud(text): return 1"},
+    }
     definitions = Definitions.model_validate({"folder": str(tmp_path), "tools": {TOOL: stored}})
 
     with pytest.raises(StepError, match="cannot be imported"):
@@ -82,7 +87,9 @@ def test_a_script_that_was_changed_since_is_refused_and_not_run(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("own", ["flow.yaml", ""])
-def test_a_worker_elsewhere_reads_the_file_of_its_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+def test_a_worker_elsewhere_reads_the_file_of_its_own_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
     definitions = written(tmp_path / "here").model_copy(update={"folder": "/nowhere/on/this/machine"})
     assert inline_scripts.refusal(work(definitions))
 
@@ -99,7 +106,9 @@ def test_no_file_outside_the_folder_is_read(tmp_path: Path) -> None:
     assert tool.script
     outside = tool.model_copy(update={"script": tool.script.model_copy(update={"file": "../flow.yaml"})})
 
-    assert inline_scripts.refusal(work(definitions.model_copy(update={"folder": str(tmp_path / "inner"), "tools": {TOOL: outside}})))
+    assert inline_scripts.refusal(
+        work(definitions.model_copy(update={"folder": str(tmp_path / "inner"), "tools": {TOOL: outside}}))
+    )
 
 
 @pytest.mark.parametrize("queue", ["agents", "coordinator"])
@@ -126,7 +135,9 @@ def test_a_script_whose_package_this_worker_lacks_is_refused_to_it_and_one_that_
     assert not isinstance(failed.value, ImportFailedError), "its text is the same on all workers"
 
 
-def test_a_script_whose_helper_this_worker_cannot_import_is_refused_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_whose_helper_this_worker_cannot_import_is_refused_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "script_helper.py").write_text("def oops(:\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -137,7 +148,9 @@ def test_a_script_whose_helper_this_worker_cannot_import_is_refused_to_it(tmp_pa
 
 
 @pytest.mark.parametrize("helper", ["helper_of_script.py", "helpers_of_script/sums.py"])
-def test_a_script_whose_helper_was_corrected_is_called(helper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_whose_helper_was_corrected_is_called(
+    helper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "meta_path", [user_code.Finder(), *sys.meta_path])  # as in a worker
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / helper
@@ -157,5 +170,8 @@ def test_a_script_that_ends_its_process_is_tried_in_another_one_if_a_worker_died
     (tmp_path / "ends_it.py").write_text("import os\nos._exit(3)\n")
     step = work(written(tmp_path, first="import ends_it"))
 
-    with user_code.careful(True), pytest.raises(ImportFailedError, match=r"'flow\.yaml:loud' cannot be imported: the process .* status 3"):
+    with (
+        user_code.careful(True),
+        pytest.raises(ImportFailedError, match=r"'flow\.yaml:loud' cannot be imported: the process .* status 3"),
+    ):
         tool_call(step)

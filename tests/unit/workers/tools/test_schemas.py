@@ -185,7 +185,9 @@ def test_the_configuration_s_words_win() -> None:
 
     assert (schema.description, schema.parameters) == ("Lists orders.", told)
     assert bind(orders, configured, {"status": "open"}) == {"status": "open"}
-    assert "unknown argument 'limit'" in refusal(orders, {"limit": 3}, configured), "what the schema does not show cannot be given"
+    assert "unknown argument 'limit'" in refusal(orders, {"limit": 3}, configured), (
+        "what the schema does not show cannot be given"
+    )
 
 
 def test_a_function_that_takes_anything_says_so() -> None:
@@ -196,7 +198,11 @@ def test_a_function_that_takes_anything_says_so() -> None:
 
 def test_a_partial_and_a_function_without_words_are_described() -> None:
     assert properties(functools.partial(google, 1)) == {"right": {"type": "integer", "description": "The other."}}
-    assert schema_of(lambda: None, PLAIN, "t").parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert schema_of(lambda: None, PLAIN, "t").parameters == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
 
 
 def test_hidden_parameters_are_not_in_the_schema_and_cannot_be_given() -> None:
@@ -211,7 +217,13 @@ def test_hidden_parameters_are_not_in_the_schema_and_cannot_be_given() -> None:
 
 def test_arguments_become_what_the_function_declares() -> None:
     item: JsonValue = {"name": "tea", "count": "2"}
-    given: dict[str, JsonValue] = {"item": item, "place": {"street": "High"}, "colour": "red", "when": "2026-01-02", "note": 12}
+    given: dict[str, JsonValue] = {
+        "item": item,
+        "place": {"street": "High"},
+        "colour": "red",
+        "when": "2026-01-02",
+        "note": 12,
+    }
 
     assert bind(buy, PLAIN, {**given, "price": "3.5"}) == {
         "item": Item(name="tea", count=2),
@@ -226,7 +238,10 @@ def test_arguments_become_what_the_function_declares() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message_part"),
     [
-        ({"limit": "three"}, "'limit': input should be a valid integer, unable to parse string as an integer, found 'three'"),
+        (
+            {"limit": "three"},
+            "'limit': input should be a valid integer, unable to parse string as an integer, found 'three'",
+        ),
         ({"user_id": "a", "stauts": 1}, "unknown argument 'stauts'; did you mean 'status'?"),
         ({}, "'user_id' is missing"),
         ({"user_id": {"a": 1}}, "'user_id': input should be a valid string, found a mapping"),
@@ -240,7 +255,10 @@ def test_an_invalid_argument_is_reported_with_the_schema(arguments: dict[str, Js
 
 
 def test_a_nested_argument_is_reported_by_its_path() -> None:
-    message = refusal(buy, {"item": {"name": "tea", "count": 0}, "place": 1, "colour": "pink", "when": "x", "mode": "slow", "price": -1})
+    message = refusal(
+        buy,
+        {"item": {"name": "tea", "count": 0}, "place": 1, "colour": "pink", "when": "x", "mode": "slow", "price": -1},
+    )
 
     assert "'item.count': input should be greater than or equal to 1, found 0" in message
     assert "; and 1 more\n" in message
@@ -249,7 +267,10 @@ def test_a_nested_argument_is_reported_by_its_path() -> None:
 @pytest.mark.parametrize(
     ("function", "message_part"),
     [
-        (decided, "decided has no tool schema: the type Decimal of 'decimal' cannot be evaluated on the worker (name 'Decimal' is"),
+        (
+            decided,
+            "decided has no tool schema: the type Decimal of 'decimal' cannot be evaluated on the worker (name 'Decimal' is",
+        ),
         (calls, "'back' is of type Callable[[], int], which has no JSON schema; hide the parameter"),
         (by_place, "'first' of by_place is positional-only"),
     ],
@@ -265,7 +286,9 @@ def test_a_type_without_schema_is_reported_by_its_parameter(function: Callable[.
 def test_results_become_json_where_they_can() -> None:
     odd = [object()]
 
-    assert jsonable({"item": Item(name="tea"), "at": datetime(2026, 1, 2, tzinfo=UTC), 3: (Colour.RED, Place("High"))}) == {  # type: ignore[dict-item]
+    assert jsonable(
+        {"item": Item(name="tea"), "at": datetime(2026, 1, 2, tzinfo=UTC), 3: (Colour.RED, Place("High"))}  # type: ignore[dict-item]
+    ) == {
         "item": {"name": "tea", "count": 1},
         "at": "2026-01-02T00:00:00Z",
         "3": ["red", {"street": "High", "zip": None}],
@@ -279,5 +302,10 @@ def test_a_null_of_an_expression_leaves_the_argument_to_the_default_of_its_param
     nothing: dict[str, JsonValue] = {"item": None, "carrier": None, "note": None, "other": None}
 
     assert with_defaults(book, nothing, nothing.keys()) == {"item": None, "other": None}
-    assert with_defaults(book, nothing, ["note"]) == {"item": None, "carrier": None, "other": None}, "those that are written stay"
-    assert with_defaults(book, {"item": "tea", "carrier": "ups"}, ["item", "carrier"]) == {"item": "tea", "carrier": "ups"}
+    assert with_defaults(book, nothing, ["note"]) == {"item": None, "carrier": None, "other": None}, (
+        "those that are written stay"
+    )
+    assert with_defaults(book, {"item": "tea", "carrier": "ups"}, ["item", "carrier"]) == {
+        "item": "tea",
+        "carrier": "ups",
+    }

@@ -15,7 +15,16 @@ import pytest
 from cantata.errors import StepError
 from cantata.flows.definitions import Webhook
 from cantata_workers.tools import webhook_post
-from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, place, post, sign
+from cantata_workers.tools.webhook_post import (
+    HOST_POSTS,
+    TENANT_POSTS,
+    NoAnswer,
+    PostsBusy,
+    is_public,
+    place,
+    post,
+    sign,
+)
 from tests.acceptance.pages import blocks
 
 BODY = b'{"test": 2432232314}'
@@ -29,7 +38,9 @@ def test_a_message_is_signed_as_standard_webhooks_says() -> None:
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-@pytest.mark.parametrize(("secret", "message"), [("whsec_no base64!", "not base64"), ("", "is empty"), ("whsec_", "is empty")])
+@pytest.mark.parametrize(
+    ("secret", "message"), [("whsec_no base64!", "not base64"), ("", "is empty"), ("whsec_", "is empty")]
+)
 def test_a_secret_that_signs_nothing_is_an_error_without_its_text(secret: str, message: str) -> None:
     with pytest.raises(StepError, match=message) as refused:
         sign(secret, "m", 1, BODY)
@@ -167,7 +178,9 @@ def test_a_body_without_end_costs_nothing_beyond_the_status(
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer in 0.5 s"), (drip, "no answer in 0.5 s"), (swell, "Protocol")])
+@pytest.mark.parametrize(
+    ("answer", "message"), [(hang, "no answer in 0.5 s"), (drip, "no answer in 0.5 s"), (swell, "Protocol")]
+)
 def test_a_head_without_end_is_no_answer(answer: Callable[..., None], message: str) -> None:
     with server(answer) as url, pytest.raises(NoAnswer, match=message):
         asyncio.run(post(hook_at(url), "m", BODY))
@@ -236,7 +249,9 @@ def test_look_ups_that_hang_leave_the_threads_of_the_loop_alone(monkeypatch: pyt
         return look_up(host, *rest, **more)
 
     async def look_up_beside() -> object:
-        posts = [asyncio.create_task(post(Webhook(url=f"http://h{number}.invalid/"), "m", BODY)) for number in range(40)]
+        posts = [
+            asyncio.create_task(post(Webhook(url=f"http://h{number}.invalid/"), "m", BODY)) for number in range(40)
+        ]
         await asyncio.sleep(0.05)
         found = await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)  # as model calls do
         for each in posts:

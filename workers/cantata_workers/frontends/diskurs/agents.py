@@ -44,7 +44,11 @@ def diskurs_open(context: StepContext) -> Outcome:
     memories = {}
     for found in known:
         begun = fields.blank(memory_class(context, found))
-        before = {name: value for name, value in stored.get(memory_key(found), {}).items() if name in begun and name not in reset}
+        before = {
+            name: value
+            for name, value in stored.get(memory_key(found), {}).items()
+            if name in begun and name not in reset
+        }
         query = {"user_query": text} if "user_query" in begun else {}
         memories[memory_key(found)] = {**begun, **before, **query}
     utterances = [*conversation_state.earlier_utterances(context), Utterance(role="user", text=text)]
@@ -57,7 +61,11 @@ def _per_turn(context: StepContext) -> set[str]:
     """Return the fields that are reset in each turn of a session."""
     config = code_loading.config_of(context)
     classes = [Prompter(context, name).argument_class for name in config.agents]
-    classes += [memory_class(context, config.memory_of(name)) for name, agent in config.agents.items() if agent.kind == "conductor"]
+    classes += [
+        memory_class(context, config.memory_of(name))
+        for name, agent in config.agents.items()
+        if agent.kind == "conductor"
+    ]
     return {name for cls in classes for name, access in fields.accesses(cls).items() if access == "per_turn"}
 
 
@@ -83,11 +91,21 @@ def begin_turn(
     """Return the outcome of the step before the first call of an agent's model in this turn."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     turn = replace(turn, base=this)
-    asked = Utterance(role="user", text=prompter.user(arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
-    state = state.with_(
-        this, *utterances, asked, agent=turn.agent, arguments=arguments, system=prompter.system(arguments), tools=prompter.tools
+    asked = Utterance(
+        role="user", text=prompter.user(arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent)
     )
-    return Outcome(output=state.to_json(), fragment=handovers.ask(turn, prompter.config, before=this), detail=dict(detail or {}))
+    state = state.with_(
+        this,
+        *utterances,
+        asked,
+        agent=turn.agent,
+        arguments=arguments,
+        system=prompter.system(arguments),
+        tools=prompter.tools,
+    )
+    return Outcome(
+        output=state.to_json(), fragment=handovers.ask(turn, prompter.config, before=this), detail=dict(detail or {})
+    )
 
 
 def _is_inner(turn: AgentTurn, agent: ConversationAgent) -> bool:
@@ -105,16 +123,32 @@ async def diskurs_ask(context: StepContext) -> Outcome:
     messages, rounds, known = await asyncio.to_thread(_messages, context, turn)
     is_closing = len(rounds) >= MAX_TOOL_ROUNDS
     reply = await call_models(
-        context, [model_of(config.llms[str(config.agents[turn.agent].llm)])], messages, timeout_s=CALL_TIMEOUT_S, tools=known,
-        tool_choice="none" if known and is_closing else None, allow_empty=True, fresh=turn.trial > 1,
-    )  # fmt: skip
+        context,
+        [model_of(config.llms[str(config.agents[turn.agent].llm)])],
+        messages,
+        timeout_s=CALL_TIMEOUT_S,
+        tools=known,
+        tool_choice="none" if known and is_closing else None,
+        allow_empty=True,
+        fresh=turn.trial > 1,
+    )
     outcome = await asyncio.to_thread(_record_reply, context, reply, rounds, known, is_closing)
-    return outcome if rounds else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": recorded_prompt(messages)}})
+    return (
+        outcome
+        if rounds
+        else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": recorded_prompt(messages)}})
+    )
 
 
-def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tuple[ModelRound, ...], tuple[ToolSchema, ...]]:
+def _messages(
+    context: StepContext, turn: AgentTurn
+) -> tuple[list[Message], tuple[ModelRound, ...], tuple[ToolSchema, ...]]:
     """Return the messages for the model (system prompt, utterances, rounds of tool calls), the rounds, and the tools."""
-    state, start, config = ConversationState.of(context), ConversationState.of(context, "@turn_start"), code_loading.config_of(context)
+    state, start, config = (
+        ConversationState.of(context),
+        ConversationState.of(context, "@turn_start"),
+        code_loading.config_of(context),
+    )
     agent = config.agents[turn.agent]
     sees_inner = _is_inner(turn, agent)
     utterances = [each for each in utterances_in(context, state.past) if sees_inner or not each.is_inner]
@@ -199,23 +233,40 @@ def diskurs_read(context: StepContext) -> Outcome:
         ids = [str(step["step_id"]) for step in steps]
         planned = [{**step, "depends_on": cast(JsonValue, plans.needs_of(step, ids))} for step in steps]
         fragment = handovers.run_plan(turn, planned, before=context.begun.step_id)
-        return Outcome(output=state.to_json(), fragment=fragment, detail={**counted, "verdict": "plan", "steps": len(steps)})
+        return Outcome(
+            output=state.to_json(), fragment=fragment, detail={**counted, "verdict": "plan", "steps": len(steps)}
+        )
     return go_on(context, turn, state, [reply], **counted)
 
 
-def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, utterances: Sequence[Utterance], **detail: JsonValue) -> Outcome:
+def go_on(
+    context: StepContext,
+    turn: AgentTurn,
+    state: ConversationState,
+    utterances: Sequence[Utterance],
+    **detail: JsonValue,
+) -> Outcome:
     """Return the outcome where an agent takes another reasoning step with its prompt rendered again, or has none left."""
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
     fragment = handovers.ask_again(turn, prompter.config, before=this, is_valid=True)
     if fragment is None:
         reason = f"agent {turn.agent!r} was not final after {turn.step} reasoning steps"
         return give_up(context, turn, state.with_(this, *utterances), reason)
-    prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
-    return Outcome(output=state.with_(this, *utterances, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail})
+    prompt = Utterance(
+        role="user", text=prompter.user(state.arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent)
+    )
+    return Outcome(
+        output=state.with_(this, *utterances, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail}
+    )
 
 
 def _request_correction(
-    context: StepContext, turn: AgentTurn, state: ConversationState, reply: Utterance, fault: str, counted: Mapping[str, JsonValue]
+    context: StepContext,
+    turn: AgentTurn,
+    state: ConversationState,
+    reply: Utterance,
+    fault: str,
+    counted: Mapping[str, JsonValue],
 ) -> Outcome:
     """Return the outcome where a reply is not valid: a message with the fault for the model, if trials are left."""
     config, this = code_loading.config_of(context), context.begun.step_id
@@ -259,7 +310,9 @@ def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **de
         return Outcome(output=state.to_json(), fragment=following, detail={**detail, "chosen_agent": chosen})
     state = with_updated_memories(prompter, state)
     if turn.judges:
-        return Outcome(output=state.to_json(), fragment=handovers.return_verdict(turn, turn.judges, before=this), detail=detail)
+        return Outcome(
+            output=state.to_json(), fragment=handovers.return_verdict(turn, turn.judges, before=this), detail=detail
+        )
     if agent.kind in FINALIZERS:
         conversation_state.store_memories(context, state)
         result: JsonValue = {name: state.arguments.get(name) for name in agent.final_properties}
@@ -287,5 +340,7 @@ def give_up(context: StepContext, turn: AgentTurn, state: ConversationState, rea
     if not conductor:
         error = ErrorInfo(code="exhausted", message=reason, step=context.begun.step_id)
         return Outcome(status="failed", error=error, detail={**detail, "last_output": state.arguments})
-    failing = handovers.fail(replace(turn, judges=""), conductor, before=context.begun.step_id, code="exhausted", reason=reason)
+    failing = handovers.fail(
+        replace(turn, judges=""), conductor, before=context.begun.step_id, code="exhausted", reason=reason
+    )
     return Outcome(output=state.to_json(), fragment=failing, detail=detail)

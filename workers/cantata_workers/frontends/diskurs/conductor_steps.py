@@ -36,12 +36,16 @@ def diskurs_visit(context: StepContext) -> Outcome:
     is_judged = bool(context.params.get("judged"))
     is_done = is_judged and bool(state.arguments.get("can_finalize"))
     if not is_judged:
-        state = state.model_copy(update={"dispatches": {**state.dispatches, turn.agent: state.dispatches.get(turn.agent, 0) + 1}})
+        state = state.model_copy(
+            update={"dispatches": {**state.dispatches, turn.agent: state.dispatches.get(turn.agent, 0) + 1}}
+        )
     count = state.dispatches[turn.agent]
     state = state.with_(this, conductor=turn.agent)
     detail: dict[str, JsonValue] = {"dispatch": count}
     if agent.judge and not is_judged:
-        judging = handovers.hand_over(agent.judge, prompter.config, number=turn.number + 1, before=this, judges=turn.agent)
+        judging = handovers.hand_over(
+            agent.judge, prompter.config, number=turn.number + 1, before=this, judges=turn.agent
+        )
         return Outcome(output=state.to_json(), fragment=judging, detail={**detail, "asks": agent.judge})
     if is_done or _can_finalize(prompter, state):
         return _finalized(context, turn, state, {**detail, "verdict": "done"})
@@ -59,9 +63,13 @@ def _can_finalize(prompter: Prompter, state: ConversationState) -> bool:
     return found is not None and bool(code_loading.call(prompter.context, found, prompter.memory_instance(state)))
 
 
-def _finalized(context: StepContext, turn: AgentTurn, state: ConversationState, detail: Mapping[str, JsonValue]) -> Outcome:
+def _finalized(
+    context: StepContext, turn: AgentTurn, state: ConversationState, detail: Mapping[str, JsonValue]
+) -> Outcome:
     prompter, this = Prompter(context, turn.agent), context.begun.step_id
-    state = state.model_copy(update={"dispatches": {**state.dispatches, turn.agent: 0}})  # it may get the conversation again
+    state = state.model_copy(
+        update={"dispatches": {**state.dispatches, turn.agent: 0}}
+    )  # it may get the conversation again
     following = prompter.agent.finalizer or prompter.agent.supervisor
     if following:
         fragment = handovers.hand_over(following, prompter.config, number=turn.number + 1, before=this)
@@ -77,17 +85,25 @@ def diskurs_rules(context: StepContext) -> Outcome:
     warnings: list[str] = []
     for rule in prompter.agent.rules:
         if _rule_holds(context, rule, state, prompter, warnings):
-            routed = Utterance(role="assistant", text=json.dumps({"next_agent": rule.target}), by=turn.agent, is_inner=True)
+            routed = Utterance(
+                role="assistant", text=json.dumps({"next_agent": rule.target}), by=turn.agent, is_inner=True
+            )
             state = state.with_(context.begun.step_id, routed)
-            fragment = handovers.hand_over(rule.target, prompter.config, number=turn.number + 1, before=context.begun.step_id)
+            fragment = handovers.hand_over(
+                rule.target, prompter.config, number=turn.number + 1, before=context.begun.step_id
+            )
             detail: dict[str, JsonValue] = {"rule": rule.name, "chosen_agent": rule.target}
             return Outcome(output=state.to_json(), fragment=fragment, detail=detail, warnings=tuple(warnings))
     return _model_chooses(context, turn, state).model_copy(update={"warnings": tuple(warnings)})
 
 
-def _rule_holds(context: StepContext, rule: HandoverRule, state: ConversationState, prompter: Prompter, warnings: list[str]) -> bool:
+def _rule_holds(
+    context: StepContext, rule: HandoverRule, state: ConversationState, prompter: Prompter, warnings: list[str]
+) -> bool:
     try:
-        return bool(code_loading.call(context, rule.condition, conversation_of(prompter, state, prompter.arguments(state))))
+        return bool(
+            code_loading.call(context, rule.condition, conversation_of(prompter, state, prompter.arguments(state)))
+        )
     except (CodeExitError, ImportFailedError):
         raise
     except StepError as error:
@@ -98,10 +114,14 @@ def _rule_holds(context: StepContext, rule: HandoverRule, state: ConversationSta
 def _model_chooses(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
     prompter = Prompter(context, turn.agent)
     if prompter.agent.fallback_to_llm and prompter.agent.llm:
-        return agents.begin_turn(context, replace(turn, trial=1, step=1, asked=1), state, prompter.arguments(state), detail=detail)
+        return agents.begin_turn(
+            context, replace(turn, trial=1, step=1, asked=1), state, prompter.arguments(state), detail=detail
+        )
     reason = f"no rule of conductor {turn.agent!r} holds, and it has no model to choose"
     failing = handovers.fail(turn, turn.agent, before=context.begun.step_id, code="no_agent", reason=reason)
-    return Outcome(output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "no_agent"})
+    return Outcome(
+        output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "no_agent"}
+    )
 
 
 @handles("diskurs.finalize")
@@ -110,7 +130,9 @@ def diskurs_finalize(context: StepContext) -> Outcome:
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
     prompter = Prompter(context, turn.agent)
     found = prompter.function("finalize")
-    result: Any = code_loading.call(context, found, prompter.memory_instance(state)) if found else prompter.memory(state)
+    result: Any = (
+        code_loading.call(context, found, prompter.memory_instance(state)) if found else prompter.memory(state)
+    )
     conversation_state.store_memories(context, state)
     return Outcome(output=schemas.jsonable(result))
 
@@ -122,25 +144,38 @@ def diskurs_fail(context: StepContext) -> Outcome:
     prompter = Prompter(context, turn.agent)
     found = prompter.function("fail")
     last_output: Any = (
-        code_loading.call(context, found, prompter.memory_instance(state)) if found else {**prompter.memory(state), "error": NOT_FINALIZED}
+        code_loading.call(context, found, prompter.memory_instance(state))
+        if found
+        else {**prompter.memory(state), "error": NOT_FINALIZED}
     )
     conversation_state.store_memories(context, state)
     error = ErrorInfo(code=context.text_param("code"), message=context.text_param("reason"), step=context.begun.step_id)
-    return Outcome(status="failed", error=error, detail={"last_output": schemas.jsonable(last_output), "arguments": state.arguments})
+    return Outcome(
+        status="failed",
+        error=error,
+        detail={"last_output": schemas.jsonable(last_output), "arguments": state.arguments},
+    )
 
 
-def conversation_of(prompter: Prompter, state: ConversationState, arguments: Mapping[str, JsonValue]) -> entities.Conversation[Any]:
+def conversation_of(
+    prompter: Prompter, state: ConversationState, arguments: Mapping[str, JsonValue]
+) -> entities.Conversation[Any]:
     """Return the conversation as an object for code of the folder."""
     context = prompter.context
     chat = [
         entities.ChatMessage(
-            role=entities.Role(each.role), content=each.text, name=each.by,
+            role=entities.Role(each.role),
+            content=each.text,
+            name=each.by,
             type=entities.MessageType.CONDUCTOR if each.is_inner else entities.MessageType.CONVERSATION,
         )
         for each in state.chat(context)
-    ]  # fmt: skip
+    ]
     return entities.Conversation(
-        prompt_argument=prompter.instance(arguments), longterm_memory=prompter.memory_instance(state), chat=chat,
-        metadata=tool_calling.metadata_of(context), active_agent=prompter.name,
+        prompt_argument=prompter.instance(arguments),
+        longterm_memory=prompter.memory_instance(state),
+        chat=chat,
+        metadata=tool_calling.metadata_of(context),
+        active_agent=prompter.name,
         conversation_id=memory_access.session_of(context.begun) or context.begun.run_id,
-    )  # fmt: skip
+    )

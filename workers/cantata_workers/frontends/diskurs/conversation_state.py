@@ -34,14 +34,18 @@ class ConversationState(Value):
     memories: dict[str, dict[str, JsonValue]] = Field(description="long-term memories, by their class")
     agent: str = Field(default="", description="the agent that had it last")
     conductor: str = Field(default="", description="the conductor that had it last")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict, description="the prompt arguments of the agent that had it last")
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict, description="the prompt arguments of the agent that had it last"
+    )
     dispatches: dict[str, int] = Field(default_factory=dict, description="how often each conductor had it")
     past: tuple[str, ...] = Field(default=(), description="the steps with utterances, oldest first")
     utterances: tuple[Utterance, ...] = Field(default=(), description="the messages of this step")
     exhausted: str = Field(default="", description="branch of a parallel agent: the bound that it reached")
     system: str = Field(default="", description="first step of a turn: its system prompt")
     tools: tuple[ToolSchema, ...] = Field(default=(), description="first step of a turn: the tools of its model")
-    parts: tuple[ConversationState, ...] = Field(default=(), description="step that splits a parallel agent's conversation: the parts")
+    parts: tuple[ConversationState, ...] = Field(
+        default=(), description="step that splits a parallel agent's conversation: the parts"
+    )
 
     @classmethod
     def of(cls, context: StepContext, name: str = "@conversation") -> ConversationState:
@@ -55,7 +59,9 @@ class ConversationState(Value):
     def with_(self, step_id: str, *utterances: Utterance, **changes: object) -> ConversationState:
         """Return the state after the step `step_id`, with the utterances of that step."""
         past = (*(each for each in self.past if each != step_id), step_id) if utterances else self.past
-        return self.model_copy(update={"utterances": utterances, "past": past, "system": "", "tools": (), "parts": (), **changes})
+        return self.model_copy(
+            update={"utterances": utterances, "past": past, "system": "", "tools": (), "parts": (), **changes}
+        )
 
     def chat(self, context: StepContext) -> list[Utterance]:
         """Return all utterances."""
@@ -92,7 +98,11 @@ def load_memories(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]
     """Return the long-term memories of the turn before."""
     if not _has_stored_memory(context):
         return {}
-    found = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun)).retrieve_memory(KEY, NAMESPACE)
+    found = (
+        memory_access.bank_of(context)
+        .of(session=memory_access.session_of(context.begun))
+        .retrieve_memory(KEY, NAMESPACE)
+    )
     return {key: memory for key, memory in found.items() if isinstance(memory, dict)} if isinstance(found, dict) else {}
 
 

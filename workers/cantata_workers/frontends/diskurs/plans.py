@@ -95,14 +95,23 @@ def check(arguments: Mapping[str, JsonValue], tools: Collection[str]) -> None:
     steps = steps_of(arguments)
     ids = [str(step["step_id"]) for step in steps]
     faults = [f"step_id {twice!r} stands twice" for twice in sorted({each for each in ids if ids.count(each) > 1})]
-    faults += [f"a step_id is made of letters, digits, - and _, not {each!r}" for each in ids if not re.fullmatch(r"[\w-]+", each)]
+    faults += [
+        f"a step_id is made of letters, digits, - and _, not {each!r}"
+        for each in ids
+        if not re.fullmatch(r"[\w-]+", each)
+    ]
     for step in steps:
         if step["function"] not in tools:
-            faults.append(f"step {step['step_id']!r} calls {step['function']!r}, but the functions are {', '.join(tools)}")
+            faults.append(
+                f"step {step['step_id']!r} calls {step['function']!r}, but the functions are {', '.join(tools)}"
+            )
         unknown = [name for name in (*_declared(step), *_whole_references(step["parameters"])) if name not in ids]
         faults += [f"step {step['step_id']!r} depends on {name!r}, which is no step" for name in dict.fromkeys(unknown)]
     needs = {str(step["step_id"]): [name for name in needs_of(step, ids) if name in ids] for step in steps}
-    faults += [f"these steps wait for each other: {', '.join(sorted(cycle))}" for cycle in graphs.cycles(dict.fromkeys(ids), needs)]
+    faults += [
+        f"these steps wait for each other: {', '.join(sorted(cycle))}"
+        for cycle in graphs.cycles(dict.fromkeys(ids), needs)
+    ]
     if faults:
         raise ReplyError(f"The plan cannot be carried out: {'; '.join(faults)}. Please correct execution_plan.")
 
@@ -113,7 +122,10 @@ def merge_plan(before: Mapping[str, JsonValue], arguments: dict[str, JsonValue])
     was_carried_out = bool(known) and not is_open(before)
     if was_carried_out and (not arguments.get("replan") or steps_of(arguments) == known):
         return {**arguments, "execution_plan": before["execution_plan"]}
-    return {**arguments, "execution_plan": [{**step, "result": None, "status": "pending"} for step in steps_of(arguments)]}
+    return {
+        **arguments,
+        "execution_plan": [{**step, "result": None, "status": "pending"} for step in steps_of(arguments)],
+    }
 
 
 def needs_of(step: Mapping[str, JsonValue], ids: Collection[str]) -> list[str]:

@@ -81,7 +81,11 @@ def _tidied(text: str) -> str:
 def _unreadable(error: ValueError | RecursionError) -> ReplyError:
     if isinstance(error, RecursionError):
         return ReplyError("Maximum JSON nesting depth exceeded.")
-    fault = f"{error.msg} at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+    fault = (
+        f"{error.msg} at line {error.lineno}, column {error.colno}"
+        if isinstance(error, json.JSONDecodeError)
+        else error
+    )
     return ReplyError(f"Invalid JSON: {fault}. Please ensure the response is valid JSON.")
 
 
@@ -104,7 +108,9 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except StepError as error:
-        refusal = code_loading.refusal_of(error) or (str(error.__cause__) if isinstance(error.__cause__, ValueError) else None)
+        refusal = code_loading.refusal_of(error) or (
+            str(error.__cause__) if isinstance(error.__cause__, ValueError) else None
+        )
         if refusal is None:
             raise
         raise ReplyError(refusal or str(error)) from None
@@ -115,7 +121,9 @@ def _check_names(given: Mapping[str, JsonValue], cls: type, wanted: list[str]) -
     missing = [
         name
         for name in wanted
-        if name not in given and declared[name].default is dataclasses.MISSING and declared[name].default_factory is dataclasses.MISSING
+        if name not in given
+        and declared[name].default is dataclasses.MISSING
+        and declared[name].default_factory is dataclasses.MISSING
     ]
     extra = sorted(given.keys() - declared.keys())
     parts = []

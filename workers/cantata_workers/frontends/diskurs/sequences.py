@@ -48,7 +48,9 @@ def diskurs_heuristic(context: StepContext) -> Outcome:
         offered |= {"call_tool": _blocking(context, _tools(prompter)), "llm_client": SimpleNamespace(generate=generate)}
     wanted = inspect.signature(function).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in wanted.values())
-    made = code_loading.call(context, found, **{name: value for name, value in offered.items() if takes_any or name in wanted})
+    made = code_loading.call(
+        context, found, **{name: value for name, value in offered.items() if takes_any or name in wanted}
+    )
     state = _state_from_code(prompter, state, made)
     if prompter.agent.render_prompt:
         prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent)
@@ -61,7 +63,9 @@ def _tools(prompter: Prompter) -> Callable[..., Coroutine[object, object, Any]]:
     """Return the function by which a sequence calls tools: those of the agent, or all if it names none."""
     known = tool_calling.callables(prompter.context, prompter.agent.tools or prompter.config.tools)
 
-    async def call_tool(function_name: str, arguments: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Any:
+    async def call_tool(
+        function_name: str, arguments: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
+    ) -> Any:
         if function_name not in known:
             raise ValueError(f"Tool '{function_name}' not found.")
         return await known[function_name](arguments, metadata)
@@ -92,7 +96,9 @@ class _LlmClient:
             raise ValueError(f"agent {prompter.name!r} has no llm")
         messages = [{"role": str(each.role), "content": each.content or ""} for each in conversation.render_chat()]
         found = prompter.config.llms[prompter.agent.llm]
-        reply = await call_models(prompter.context, [agents.model_of(found)], messages, timeout_s=agents.CALL_TIMEOUT_S, allow_empty=True)
+        reply = await call_models(
+            prompter.context, [agents.model_of(found)], messages, timeout_s=agents.CALL_TIMEOUT_S, allow_empty=True
+        )
         self.usage += reply.usage
         return conversation.append(ChatMessage(role=Role.ASSISTANT, content=reply.text, name=prompter.name))
 
@@ -104,7 +110,10 @@ def diskurs_branch(context: StepContext) -> Outcome:
     prompter = Prompter(context, turn.agent)
     made = code_loading.call(context, _branches(prompter).branch, conversation_of(prompter, state, state.arguments))
     if not isinstance(made, list | tuple):
-        raise StepError(f"{_branches(prompter).branch.name} gave {type(made).__name__}, not a list of conversations", code="bad_code")
+        raise StepError(
+            f"{_branches(prompter).branch.name} gave {type(made).__name__}, not a list of conversations",
+            code="bad_code",
+        )
     this = context.begun.step_id
     parts = tuple(_without_step(_state_from_code(prompter, state, each), this) for each in made)
     state = state.with_(this, parts=parts)
@@ -121,7 +130,9 @@ def diskurs_join(context: StepContext) -> Outcome:
     if reason := next((part.exhausted for part in parts if part.exhausted), None):
         return agents.give_up(context, turn, state.with_(context.begun.step_id, agent=turn.agent), reason)
     base = parts[0] if parts else state
-    made = code_loading.call(context, _branches(prompter).join, [conversation_of(prompter, part, part.arguments) for part in parts])
+    made = code_loading.call(
+        context, _branches(prompter).join, [conversation_of(prompter, part, part.arguments) for part in parts]
+    )
     state = _state_from_code(prompter, base, made)
     if _branches(prompter).invoke_on_final:
         return Outcome(output=state.to_json(), fragment=handovers.ask_after_join(turn, before=context.begun.step_id))
@@ -148,7 +159,9 @@ def _state_from_code(prompter: Prompter, state: ConversationState, made: Any) ->
         memories = {**memories, key: {**memories[key], **fields.to_json(made.longterm_memory)}}
     changed = state if is_continued else state.model_copy(update={"past": ()})
     new = utterances[len(before) :] if is_continued else utterances
-    return changed.with_(this, *new, agent=prompter.name, arguments=_json_of(prompter, made.prompt_argument), memories=memories)
+    return changed.with_(
+        this, *new, agent=prompter.name, arguments=_json_of(prompter, made.prompt_argument), memories=memories
+    )
 
 
 def _json_of(prompter: Prompter, arguments: Any) -> dict[str, JsonValue]:
@@ -163,7 +176,9 @@ def _key_of(prompter: Prompter, state: ConversationState) -> str:
 
 def _utterance(message: ChatMessage) -> Utterance:
     role: Literal["user", "assistant"] = "assistant" if str(message.role) == "assistant" else "user"
-    return Utterance(role=role, text=message.content or "", by=message.name or "", is_inner=str(message.type) == "conductor")
+    return Utterance(
+        role=role, text=message.content or "", by=message.name or "", is_inner=str(message.type) == "conductor"
+    )
 
 
 def _without_step(part: ConversationState, step_id: str) -> ConversationState:

@@ -30,7 +30,10 @@ def diskurs_tool(context: StepContext) -> Outcome:
     needs = cast("dict[str, str]", context.params.get("needs") or {})
     try:
         return Outcome(
-            output=call(context, name, cast("dict[str, JsonValue]", plans.fill_references(given, _results(context, needs)))), usage=_CALLED
+            output=call(
+                context, name, cast("dict[str, JsonValue]", plans.fill_references(given, _results(context, needs)))
+            ),
+            usage=_CALLED,
         )
     except (CodeExitError, ImportFailedError):
         raise
@@ -83,7 +86,10 @@ def metadata_of(context: StepContext) -> Mapping[str, str]:
 
 def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple[ToolResult, ...], ...]]:
     """Return the rounds of tool calls before this call of a model, and the results of the tool calls. An error is its bare text."""
-    base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
+    base, number = (
+        str(context.params.get("base") or context.begun.step_id),
+        int(cast(int, context.params.get("round", 0))),
+    )
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
     reader, run_id = context.process.ledger.reader, context.begun.run_id
     texts, infos = (reader.outputs(run_id, ids), reader.infos(run_id, ids)) if ids else ([], [])
@@ -128,11 +134,15 @@ def _tool(context: StepContext, name: str) -> tuple[Any, ToolDescription]:
     return made, ToolDescription.from_function(made)
 
 
-def _made_once(context: StepContext, name: str, declared: ConversationTool | ConversationDependency, make: Callable[[], Any]) -> Any:
+def _made_once(
+    context: StepContext, name: str, declared: ConversationTool | ConversationDependency, make: Callable[[], Any]
+) -> Any:
     """Return the object for a declaration, created once. The key has the whole declaration: configurations may differ under one name."""
     config = code_loading.config_of(context)
     uses = declared.dependencies if isinstance(declared, ConversationTool) else []
-    key = "\n".join([name, *(each.model_dump_json() for each in (declared, *(config.dependencies[use] for use in uses)))])
+    key = "\n".join(
+        [name, *(each.model_dump_json() for each in (declared, *(config.dependencies[use] for use in uses)))]
+    )
     made = code_loading.code_folder_of(context).made
     if key not in made:
         made[key] = make()

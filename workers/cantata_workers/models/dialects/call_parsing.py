@@ -62,7 +62,9 @@ def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = (), *, is_incomp
     requested += json_calls
     ids = _unique(call.id for call in requested)
     calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(requested, ids, strict=True))
-    is_truncated = not json_calls and json_repair.is_truncated(text, ("response", "mcp", "tool"), is_incomplete=is_incomplete)
+    is_truncated = not json_calls and json_repair.is_truncated(
+        text, ("response", "mcp", "tool"), is_incomplete=is_incomplete
+    )
     if value is None:
         return ParsedReply(text, calls, is_truncated)
     response = value.get("response", None if json_calls else value)
@@ -75,7 +77,9 @@ def _json_reply(text: str, is_incomplete: bool) -> dict[str, JsonValue] | None:
     if len(found) == 1 and found[0].is_whole_text:
         return found[0].value
     values = [each.value for each in found]
-    return next((value for value in values if _requests_in(value)), None) or next((value for value in values if "response" in value), None)
+    return next((value for value in values if _requests_in(value)), None) or next(
+        (value for value in values if "response" in value), None
+    )
 
 
 def _requests_in(value: dict[str, JsonValue]) -> list[JsonValue]:
@@ -108,7 +112,9 @@ def _json_call(requested: JsonValue) -> ParsedCall:
     if method and not isinstance(method, str):
         return ParsedCall(id="", name=tool, fault=f"'method' is a text, not {_quoted(method)}.", dialect="json")
     arguments, fault = _arguments(requested.get("params"))
-    return ParsedCall(id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json")
+    return ParsedCall(
+        id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json"
+    )
 
 
 def _nameless(fault: str) -> ParsedCall:
@@ -128,7 +134,9 @@ def _arguments(given: JsonValue) -> tuple[dict[str, JsonValue] | None, str]:
         try:
             value = json.loads(text, strict=False) if text.strip() else None
         except (ValueError, RecursionError) as error:
-            value = json_repair.only_object(text, is_incomplete=True)  # half a request must not be made: no brace is added
+            value = json_repair.only_object(
+                text, is_incomplete=True
+            )  # half a request must not be made: no brace is added
             if value is None:
                 return None, f"The arguments are not valid JSON: {error}. They were {_quoted(given)}."
     if value is None:
@@ -175,7 +183,9 @@ def unknown_tool(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, n=3) or difflib.get_close_matches(name, methods, n=3, cutoff=0)
     if near:
         return f"{message} Did you mean {' or '.join(map(repr, near))}?"
-    return f"{message} There are {', '.join(map(repr, sorted(known)))}." if 0 < len(known) <= MAX_LISTED_TOOLS else message
+    return (
+        f"{message} There are {', '.join(map(repr, sorted(known)))}." if 0 < len(known) <= MAX_LISTED_TOOLS else message
+    )
 
 
 def _without_method(name: str, known: Collection[str]) -> str | None:

@@ -20,7 +20,9 @@ Message = Mapping[str, JsonValue]
 RESULT_LIMIT = 20_000
 """Characters of one result that a model sees: about 5,000 tokens, so that a dozen of them fit every model now in use."""
 
-ROUNDS_EXHAUSTED = "You have used all {} rounds of tool calls, and no more can follow. Give your final answer now, from what you know."
+ROUNDS_EXHAUSTED = (
+    "You have used all {} rounds of tool calls, and no more can follow. Give your final answer now, from what you know."
+)
 STEPS_EXHAUSTED = "You have used all {} steps. Give your final answer now, from what you know, without calling a tool."
 EMPTY_REPLY = "Your reply was empty. Call a tool, or give your final answer."
 CORRECTION = "Your reply cannot be used: {}\nReply again in full, with this corrected."
@@ -40,14 +42,20 @@ class ModelRound(Value):
     reply: str = Field(default="", description="the text of the reply, unchanged")
     calls: tuple[ParsedCall, ...] = Field(default=(), description="the tool calls, in order")
     kind: Literal["calls", "nudge", "correction"] = Field(default="calls", description="why the model is called again")
-    note: str = Field(default="", description="the next message to the model: after an empty reply, a correction, a limit that is reached")
+    note: str = Field(
+        default="",
+        description="the next message to the model: after an empty reply, a correction, a limit that is reached",
+    )
     ms: float = Field(default=0.0, description="the duration of the model call")
     usage: Usage = Field(default_factory=Usage, description="the usage of the model call")
     reasoning: Reasoning | None = Field(
-        default=None, exclude=True, description="recorded beside the round, not in it: workers of an older version read rounds too"
+        default=None,
+        exclude=True,
+        description="recorded beside the round, not in it: workers of an older version read rounds too",
     )
     memory: dict[str, str | None] = Field(
-        default_factory=dict, description="in the first round: the memories that placeholders of the prompt name, kept for later rounds"
+        default_factory=dict,
+        description="in the first round: the memories that placeholders of the prompt name, kept for later rounds",
     )
 
     @classmethod
@@ -64,11 +72,17 @@ class ModelRound(Value):
 
     def results(self, answers: Sequence[ToolResult]) -> list[tuple[ParsedCall, ToolResult]]:
         """Return each call with its result; for one that could not be made, its fault."""
-        return [(call, ToolResult(error=call.fault) if call.fault else came) for call, came in zip(self.calls, answers, strict=True)]
+        return [
+            (call, ToolResult(error=call.fault) if call.fault else came)
+            for call, came in zip(self.calls, answers, strict=True)
+        ]
 
 
 def conversation(
-    base: Sequence[Message], rounds: Sequence[ModelRound], answers: Sequence[Sequence[ToolResult]], mode: HistoryMode = "minimal"
+    base: Sequence[Message],
+    rounds: Sequence[ModelRound],
+    answers: Sequence[Sequence[ToolResult]],
+    mode: HistoryMode = "minimal",
 ) -> list[Message]:
     """Return the messages before the rounds and those of the rounds; `answers` has a list for each round, a result for each call.
 
@@ -107,7 +121,11 @@ def exchange(done: ModelRound, answers: Sequence[ToolResult]) -> list[Message]:
 
 def _wire_call(call: ParsedCall) -> JsonValue:
     """Return the call in OpenAI's format. Unreadable arguments are quoted in its fault only, since some providers refuse them here."""
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments or {})}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": _json(call.arguments or {})},
+    }
 
 
 def _tool_message(call: ParsedCall, answer: ToolResult) -> Message:
@@ -128,7 +146,11 @@ def _json_results(reply: str, in_json: Sequence[tuple[ParsedCall, ToolResult]]) 
 
 
 def _json_result(of: str, answer: ToolResult) -> str:
-    return f"Tool error{of}: {truncated(answer.error)}" if answer.error else f"Tool result{of}: {truncated(_json(answer.value))}"
+    return (
+        f"Tool error{of}: {truncated(answer.error)}"
+        if answer.error
+        else f"Tool result{of}: {truncated(_json(answer.value))}"
+    )
 
 
 def truncated(text: str) -> str:

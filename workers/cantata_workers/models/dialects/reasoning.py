@@ -47,8 +47,12 @@ class Reasoning(Value):
 
     provider: str = Field(description="the origin that it came from, and may be sent back to: as `origin_of` names it")
     text: str = Field(default="", description="the part that people can read")
-    fields: dict[str, JsonValue] = Field(default_factory=dict, description="fields of the assistant message that the provider wants back")
-    calls: dict[str, dict[str, JsonValue]] = Field(default_factory=dict, description="id of a tool call → its fields, likewise")
+    fields: dict[str, JsonValue] = Field(
+        default_factory=dict, description="fields of the assistant message that the provider wants back"
+    )
+    calls: dict[str, dict[str, JsonValue]] = Field(
+        default_factory=dict, description="id of a tool call → its fields, likewise"
+    )
 
 
 def origin_of(provider: str, model: str, address: str = "") -> str:
@@ -64,7 +68,9 @@ def origin_of(provider: str, model: str, address: str = "") -> str:
     return f"{name} {where.hostname}:{where.port or ''}{where.path.rstrip('/')}" if where.hostname else name
 
 
-def reasoning_of(message: object, provider: str, origin: str, *, tagged: str, call_ids: Sequence[str]) -> Reasoning | None:
+def reasoning_of(
+    message: object, provider: str, origin: str, *, tagged: str, call_ids: Sequence[str]
+) -> Reasoning | None:
     """Return the reasoning of a reply; None if there is none. What its provider refuses to take back is kept as text alone.
 
     Args:
@@ -76,8 +82,12 @@ def reasoning_of(message: object, provider: str, origin: str, *, tagged: str, ca
     """
     dumped = _plain(message)
     extra = cast("dict[str, JsonValue]", dumped.get("provider_specific_fields") or {})
-    fields: dict[str, JsonValue] = {name: value for name in MESSAGE_FIELDS if (value := dumped.get(name) or extra.get(name))}
-    if isinstance(text := dumped.get("reasoning") or extra.get("reasoning"), str) and text:  # Groq, and newer versions of vLLM
+    fields: dict[str, JsonValue] = {
+        name: value for name in MESSAGE_FIELDS if (value := dumped.get(name) or extra.get(name))
+    }
+    if (
+        isinstance(text := dumped.get("reasoning") or extra.get("reasoning"), str) and text
+    ):  # Groq, and newer versions of vLLM
         fields.setdefault("reasoning_content", text)
     if provider in UNSIGNED and (blocks := fields.pop("thinking_blocks", None)):
         signed = [block for block in cast("list[dict[str, JsonValue]]", blocks) if block.get("signature")]
@@ -86,7 +96,9 @@ def reasoning_of(message: object, provider: str, origin: str, *, tagged: str, ca
     if signatures:
         fields["provider_specific_fields"] = signatures
     own_calls = cast("list[dict[str, JsonValue]]", dumped.get("tool_calls") or [])
-    calls = {call_id: found for call_id, call in zip(call_ids, own_calls, strict=False) if (found := _call_fields(call))}
+    calls = {
+        call_id: found for call_id, call in zip(call_ids, own_calls, strict=False) if (found := _call_fields(call))
+    }
     text = "\n\n".join(part for part in (tagged.strip(), readable(fields)) if part)
     if not taken_by(provider).reasoning:
         fields, calls = {}, {}
@@ -102,7 +114,9 @@ def sent_back(message: Mapping[str, JsonValue], origin: str) -> Mapping[str, Jso
     if found.provider != origin:
         return plain
     calls = cast("list[dict[str, JsonValue]]", plain.get("tool_calls") or [])
-    with_calls: dict[str, JsonValue] = {"tool_calls": [_merged(call, found.calls.get(str(call.get("id")), {})) for call in calls]}
+    with_calls: dict[str, JsonValue] = {
+        "tool_calls": [_merged(call, found.calls.get(str(call.get("id")), {})) for call in calls]
+    }
     return {**plain, **found.fields, **(with_calls if calls else {})}
 
 
@@ -118,7 +132,10 @@ def may_think(messages: Iterable[Mapping[str, JsonValue]], provider: str) -> boo
 
 def without_reasoning(messages: Iterable[Mapping[str, JsonValue]]) -> list[Mapping[str, JsonValue]]:
     """Return messages without their reasoning: digests of requests do not depend on it."""
-    return [{name: value for name, value in message.items() if name != KEY} if KEY in message else message for message in messages]
+    return [
+        {name: value for name, value in message.items() if name != KEY} if KEY in message else message
+        for message in messages
+    ]
 
 
 def readable(fields: Mapping[str, JsonValue]) -> str:
@@ -182,7 +199,9 @@ class ReasoningPieces:
             self.text += text
         for block in cast("list[object]", _field(delta, "thinking_blocks") or []):
             self._add_block(dict(_plain(block)))
-        self.items += [cast(JsonValue, dict(_plain(item))) for item in cast("list[object]", _field(delta, "reasoning_items") or [])]
+        self.items += [
+            cast(JsonValue, dict(_plain(item))) for item in cast("list[object]", _field(delta, "reasoning_items") or [])
+        ]
         for detail in cast("list[object]", _field(extra, "reasoning_details") or []):
             self._add_detail(dict(_plain(detail)))
 
@@ -200,8 +219,16 @@ class ReasoningPieces:
         """Add a piece of OpenRouter's `reasoning_details`: those of one index and type are one, whose texts follow each other."""
         for number, known in enumerate(self.details):
             if (known.get("index"), known.get("type")) == (piece.get("index"), piece.get("type")) and "index" in piece:
-                texts = {name: f"{known.get(name) or ''}{piece.get(name) or ''}" for name in _DETAIL_TEXTS if name in {**known, **piece}}
-                self.details[number] = {**known, **{name: value for name, value in piece.items() if value is not None}, **texts}
+                texts = {
+                    name: f"{known.get(name) or ''}{piece.get(name) or ''}"
+                    for name in _DETAIL_TEXTS
+                    if name in {**known, **piece}
+                }
+                self.details[number] = {
+                    **known,
+                    **{name: value for name, value in piece.items() if value is not None},
+                    **texts,
+                }
                 return
         self.details.append(piece)
 

@@ -34,7 +34,13 @@ class Options(TypedDict, total=False):
 
 
 async def complete_with_cache(
-    redis: Redis, tenant: str, model: Model, messages: Messages, *, payer: cache.Payer | None = None, **options: Unpack[Options]
+    redis: Redis,
+    tenant: str,
+    model: Model,
+    messages: Messages,
+    *,
+    payer: cache.Payer | None = None,
+    **options: Unpack[Options],
 ) -> Reply:
     """Return the reply of `complete`, and store that of a model with `cache` for the tenant, or for all; the quota of `payer` counts it."""
     reply = await complete(model.model, messages, params=model.params, **options)
@@ -44,7 +50,9 @@ async def complete_with_cache(
     return reply
 
 
-async def cached_reply(redis: Redis, tenant: str, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
+async def cached_reply(
+    redis: Redis, tenant: str, model: Model, messages: Messages, **options: Unpack[Options]
+) -> Reply | None:
     """Return the reply of a model with `cache` to the same request of the tenant before, which costs nothing; None if it must be called."""
     if model.cache is None:
         return None

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-def measured(call: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]) -> Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]:
+def measured(
+    call: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]],
+) -> Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]:
     """Decorate a function that calls the model named first: record its duration, outcome and usage in the metrics."""
 
     @wraps(call)
@@ -54,7 +56,9 @@ def set_reply(span: Span | None, reply: Reply, builder: ReplyBuilder) -> None:
     span.set_attributes({name: value for name, value in found.items() if value})
     span.set_attribute("gen_ai.response.finish_reasons", [reply.finish_reason])
     if conventions.records_content():
-        span.set_attribute("gen_ai.output.messages", conventions.output_messages(reply.text, reply.tool_calls, reply.finish_reason))
+        span.set_attribute(
+            "gen_ai.output.messages", conventions.output_messages(reply.text, reply.tool_calls, reply.finish_reason)
+        )
 
 
 @contextmanager

@@ -75,14 +75,21 @@ async def complete(
             async with asyncio.timeout(timeout_s):
                 builder, usage = await (_streamed(request, params, on_delta) if on_delta else _whole(request, params))
         except TimeoutError:
-            raise ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True) from None
+            raise ModelError(
+                f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True
+            ) from None
         calls = builder.tool_calls(names, {str(call.get("id")) for call in wire.calls_in(messages)})
         provider, call_ids = provider_of(model, params), [call.id for call in calls]
         origin = origin_of(provider, model, str(params.get("api_base") or ""))
         reasoning = reasoning_of(builder.message, provider, origin, tagged=builder.tags.reasoning, call_ids=call_ids)
         reply = Reply(
-            text=builder.text, usage=usage, model=model, finish_reason=builder.finish_reason, tool_calls=calls, reasoning=reasoning
-        )  # fmt: skip
+            text=builder.text,
+            usage=usage,
+            model=model,
+            finish_reason=builder.finish_reason,
+            tool_calls=calls,
+            reasoning=reasoning,
+        )
         set_reply(span, reply, builder)
         _check_refusal(model, builder)
         if not (builder.text or calls or allow_empty):
@@ -99,17 +106,27 @@ def _check_refusal(model: str, builder: ReplyBuilder) -> None:
         text = builder.text[:TEXT_LIMIT].strip() or "it gives no reason"
         raise ModelError(f"model {model!r} refuses to answer: {text}", code="refusal")
     if builder.finish_reason == "error":
-        raise ModelError(f"model {model!r}: its provider failed during the answer", code="model_unavailable", retryable=True)
+        raise ModelError(
+            f"model {model!r}: its provider failed during the answer", code="model_unavailable", retryable=True
+        )
     if builder.finish_reason == "content_filter":
         text = (builder.refusal or builder.text)[:TEXT_LIMIT]
         so_far = f"; it had said: {text}" if text.strip() else ""
-        raise ModelError(f"model {model!r}: the content filter of its provider stopped the reply{so_far}", code="content_filter")
+        raise ModelError(
+            f"model {model!r}: the content filter of its provider stopped the reply{so_far}", code="content_filter"
+        )
 
 
 def request_of(
-    model: str, messages: Messages, params: Mapping[str, JsonValue], names: ToolNames, *,
-    schema: Mapping[str, JsonValue] | None = None, tools: Sequence[ToolSchema] = (), tool_choice: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    model: str,
+    messages: Messages,
+    params: Mapping[str, JsonValue],
+    names: ToolNames,
+    *,
+    schema: Mapping[str, JsonValue] | None = None,
+    tools: Sequence[ToolSchema] = (),
+    tool_choice: str | None = None,
+) -> dict[str, Any]:
     """Return the request of a call: the arguments of LiteLLM, as `complete` has them."""
     provider = provider_of(model, params)
     origin = origin_of(provider, model, str(params.get("api_base") or ""))
@@ -139,7 +156,9 @@ async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tu
     return builder, _reported_or_estimated(_usage(request["model"], response), request, builder)
 
 
-async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on_delta: OnDelta) -> tuple[ReplyBuilder, Usage]:
+async def _streamed(
+    request: dict[str, Any], params: Mapping[str, JsonValue], on_delta: OnDelta
+) -> tuple[ReplyBuilder, Usage]:
     litellm, model = load(), request["model"]
     builder, chunks = ReplyBuilder(), []
     with model_errors(model, params):
@@ -157,8 +176,12 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
     finally:
         await stream.aclose()  # closes the connection, if the stream is not at its end
     fault_points.at("model-answered")
-    if not (stream.received_finish_reason or stream.intermittent_finish_reason):  # LiteLLM invents one where a connection just ends
-        raise ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
+    if not (
+        stream.received_finish_reason or stream.intermittent_finish_reason
+    ):  # LiteLLM invents one where a connection just ends
+        raise ModelError(
+            f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True
+        )
     with model_errors(model, params):
         response = litellm.stream_chunk_builder([_with_known_reason(chunk) for chunk in chunks])
         usage = _usage(model, response)
@@ -189,7 +212,9 @@ def _usage(model: str, response: Any) -> Usage:
     return Usage(
         input_tokens=getattr(reported, "prompt_tokens", None) or 0,
         output_tokens=getattr(reported, "completion_tokens", None) or 0,
-        cost_usd=cost if cost or has_price(model) else None,  # without a price LiteLLM may report 0, as it does for free models
+        cost_usd=cost
+        if cost or has_price(model)
+        else None,  # without a price LiteLLM may report 0, as it does for free models
         model_calls=1,
     )
 
@@ -211,11 +236,21 @@ def _failure(model: str, error: Exception, params: Mapping[str, JsonValue], *, h
     if own := next((each for each in chain if isinstance(each, ModelError)), None):
         return own  # of the embedded model, wrapped by LiteLLM
     # Where there was no answer LiteLLM makes an empty response.
-    headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or None
+    headers = (
+        getattr(error, "litellm_response_headers", None)
+        or getattr(getattr(error, "response", None), "headers", None)
+        or None
+    )
     failure = Failure(
-        model=model, text=str(error), reason=_reason(chain), status=getattr(error, "status_code", None), headers=headers,
-        is_broken=any(isinstance(each, ImportError) for each in chain), has_begun=has_begun, address=_address(chain),
-    )  # fmt: skip
+        model=model,
+        text=str(error),
+        reason=_reason(chain),
+        status=getattr(error, "status_code", None),
+        headers=headers,
+        is_broken=any(isinstance(each, ImportError) for each in chain),
+        has_begun=has_begun,
+        address=_address(chain),
+    )
     return explain(failure, _provider_info(model, params), now=datetime.now(UTC))
 
 

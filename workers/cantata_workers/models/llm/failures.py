@@ -44,7 +44,8 @@ ERRORS: Mapping[str, ErrorKind] = {
     "model_unknown": ErrorKind("the provider has no such model, or this key may not use it; correct the name"),
     "model_error": ErrorKind("the call failed"),
     "model_context": ErrorKind(
-        "the messages are longer than the model's context; shorten them, or name a fallback with a larger one", fallback="larger"
+        "the messages are longer than the model's context; shorten them, or name a fallback with a larger one",
+        fallback="larger",
     ),
     "refusal": ErrorKind("the model refuses to answer", fallback="named"),
     "content_filter": ErrorKind("the provider's content filter stopped the call", fallback="named"),
@@ -112,7 +113,9 @@ def explain(failure: Failure, provider: ProviderInfo, *, now: datetime) -> Model
         return ModelError(_no_provider(failure.model, provider.providers), code="model_unknown")
     code = code_of(failure, provider)
     wait_s = retry_after_s(failure.headers or {}, now)
-    return ModelError(_sentence(code, failure, provider), code=code, retryable=ERRORS[code].is_retryable, retry_after_s=wait_s)
+    return ModelError(
+        _sentence(code, failure, provider), code=code, retryable=ERRORS[code].is_retryable, retry_after_s=wait_s
+    )
 
 
 def code_of(failure: Failure, provider: ProviderInfo) -> str:
@@ -180,13 +183,17 @@ def _sentence(code: str, failure: Failure, provider: ProviderInfo) -> str:
         return f"model {model}: the answer broke off: {text}"
     if code == "model_unavailable":
         address = f" at {failure.address}" if failure.address else ""
-        return f"model {model}: the provider{address} cannot be reached{f' ({keys} is not set)' if keys else ''}: {text}"
+        return (
+            f"model {model}: the provider{address} cannot be reached{f' ({keys} is not set)' if keys else ''}: {text}"
+        )
     return f"model {model}: {ERRORS[code].sentence}: {text}"
 
 
 def _provider_text(failure: Failure, provider: ProviderInfo) -> str:
     """Return the provider's message, without what LiteLLM adds to it."""
-    text = re.sub(r"^(?:litellm\.\w+: )*(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0])
+    text = re.sub(
+        r"^(?:litellm\.\w+: )*(?:\w+(?: Error)?: )?(?:\w+Exception - )?", "", failure.text.split("\nTraceback")[0]
+    )
     return redact(" ".join(text.split()), provider.secrets)[:TEXT_LIMIT]
 
 

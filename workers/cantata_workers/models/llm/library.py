@@ -76,7 +76,9 @@ def _configure(litellm: Any) -> None:
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     _read_contents_whole(litellm)
-    litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
+    litellm.disable_token_counter = (
+        True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
+    )
 
 
 def _read_contents_whole(litellm: Any) -> None:
@@ -94,7 +96,9 @@ def _read_contents_whole(litellm: Any) -> None:
         _join_parts(kind)
     _keep_fields(utils.Delta)
     _keep_refusals_of_proxies(openai)
-    litellm.MistralConfig._handle_content_list_to_str_conversion = staticmethod(lambda data: data)  # it keeps the last text alone
+    litellm.MistralConfig._handle_content_list_to_str_conversion = staticmethod(
+        lambda data: data
+    )  # it keeps the last text alone
     _send_redacted_thinking(factory.BedrockConverseMessagesProcessor)
     core_helpers._FINISH_REASON_MAP.update(FINISH_REASONS)
 
@@ -133,7 +137,9 @@ def _keep_refusals_of_proxies(openai: Any) -> None:
     def patched(response_object: Any = None, *args: Any, **more: Any) -> Any:
         for choice in (response_object or {}).get("choices") or []:
             message = choice.get("message") or {}
-            if message.get("refusal") is None and (refusal := (message.get("provider_specific_fields") or {}).get("refusal")):
+            if message.get("refusal") is None and (
+                refusal := (message.get("provider_specific_fields") or {}).get("refusal")
+            ):
                 message["refusal"] = refusal
         return convert(response_object, *args, **more)
 

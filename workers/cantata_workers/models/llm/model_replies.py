@@ -24,10 +24,16 @@ class Reply(Value):
     usage: Usage
     model: str = Field(description="the name by which the model was called")
     finish_reason: str = Field(description="stop, length, tool_calls or content_filter")
-    tool_calls: tuple[ToolCallRequest, ...] = Field(default=(), description="the tool calls that it requests, in its order")
-    reasoning: Reasoning | None = Field(default=None, description="what the model thought before it answered; no part of the answer")
+    tool_calls: tuple[ToolCallRequest, ...] = Field(
+        default=(), description="the tool calls that it requests, in its order"
+    )
+    reasoning: Reasoning | None = Field(
+        default=None, description="what the model thought before it answered; no part of the answer"
+    )
     cached: bool = Field(default=False, description="whether it comes from the cache, and the model was not called")
-    request: Mapping[str, str] = Field(default_factory=dict, description="the model that was asked first, and digests of the request")
+    request: Mapping[str, str] = Field(
+        default_factory=dict, description="the model that was asked first, and digests of the request"
+    )
 
 
 @dataclass(slots=True)
@@ -56,7 +62,9 @@ class ReplyBuilder:
         for choice in _list(_get(response, "choices"))[:1]:
             self.message = message = _get(choice, "message")
             self.text = _join_surrogates(self.tags.add(_text(_get(message, "content"))) + self.tags.end())
-            self.refusal = _text(_get(message, "refusal")) or _text(_get(_get(message, "provider_specific_fields"), "refusal"))
+            self.refusal = _text(_get(message, "refusal")) or _text(
+                _get(_get(message, "provider_specific_fields"), "refusal")
+            )
             self.finish_reason = _text(_get(choice, "finish_reason"))
             self.calls = [_call_parts(call, number) for number, call in enumerate(_list(_get(message, "tool_calls")))]
 
@@ -91,7 +99,9 @@ class ReplyBuilder:
 
     def _add_call(self, piece: _Call) -> None:
         known = next((call for call in reversed(self.calls) if call.index == piece.index), None)
-        if known is None or (piece.id and known.id and piece.id != known.id):  # some providers give every call the index 0
+        if known is None or (
+            piece.id and known.id and piece.id != known.id
+        ):  # some providers give every call the index 0
             self.calls.append(piece)
             return
         known.id, known.name = known.id or piece.id, known.name or piece.name
@@ -103,7 +113,11 @@ class ReplyBuilder:
         An id that is missing, or `taken` by an earlier call, is replaced by `call_<n>`; n continues the count of the taken ones.
         """
         return tuple(
-            ToolCallRequest(id=call_id, name=names.own(call.name) if call.name else "", arguments=_join_surrogates(call.arguments) or "{}")
+            ToolCallRequest(
+                id=call_id,
+                name=names.own(call.name) if call.name else "",
+                arguments=_join_surrogates(call.arguments) or "{}",
+            )
             for call_id, call in zip(_ids(self.calls, taken), self.calls, strict=True)
         )
 

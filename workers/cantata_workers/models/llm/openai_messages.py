@@ -92,7 +92,9 @@ def functions(tools: Sequence[ToolSchema], names: ToolNames) -> list[JsonObject]
 
 def choice(tool_choice: str, names: ToolNames) -> JsonValue:
     """Return a tool choice: `auto`, `none` or `required` as they are, else the one tool that must be called."""
-    return tool_choice if tool_choice in CHOICES else {"type": "function", "function": {"name": names.wire(tool_choice)}}
+    return (
+        tool_choice if tool_choice in CHOICES else {"type": "function", "function": {"name": names.wire(tool_choice)}}
+    )
 
 
 def on_the_wire(message: Message, names: ToolNames) -> Message:
@@ -108,7 +110,11 @@ def on_the_wire(message: Message, names: ToolNames) -> Message:
 def _call(call: JsonObject, names: ToolNames) -> JsonObject:
     function = cast(JsonObject, call.get("function") or {})
     name, arguments = str(function.get("name") or ""), str(function.get("arguments") or "{}")
-    return {**call, "type": "function", "function": {**function, "name": names.wire(name), "arguments": _arguments(arguments)}}
+    return {
+        **call,
+        "type": "function",
+        "function": {**function, "name": names.wire(name), "arguments": _arguments(arguments)},
+    }
 
 
 def _arguments(text: str) -> str:

@@ -37,7 +37,12 @@ def request_line(row: str, model: Model, messages: Messages, schema: Mapping[str
     request = request_of(model.model, messages, model.params, ToolNames.of(()), schema=schema)
     name, _ = _named(model)
     body = {key: value for key, value in request.items() if key not in _connection_params()} | {"model": name}
-    return json.dumps({"custom_id": row, "method": "POST", "url": "/v1/chat/completions", "body": body}, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {"custom_id": row, "method": "POST", "url": "/v1/chat/completions", "body": body}, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 async def find(model: Model, mark: str) -> str | None:
@@ -61,7 +66,11 @@ async def create(model: Model, mark: str, lines: str) -> str:
         file = await load().acreate_file(file=("rows.jsonl", lines.encode()), purpose="batch", **options)
         fault_points.at("model-sent")
         batch = await load().acreate_batch(
-            completion_window="24h", endpoint="/v1/chat/completions", input_file_id=file.id, metadata={MARK: mark}, **options
+            completion_window="24h",
+            endpoint="/v1/chat/completions",
+            input_file_id=file.id,
+            metadata={MARK: mark},
+            **options,
         )
     fault_points.at("model-answered")
     return str(batch.id)
@@ -107,10 +116,17 @@ def _reply(model: Model, answer: Mapping[str, Any]) -> Reply | ErrorInfo:
     if answer.get("error") or (response.get("status_code") or 200) >= 400:
         found = answer.get("error") or (body.get("error") if isinstance(body, dict) else body)
         error = found if isinstance(found, dict) else {"message": found}
-        return ErrorInfo(code=f"batch_{error.get('code') or 'row_failed'}", message=str(error.get("message") or error)[:400])
+        return ErrorInfo(
+            code=f"batch_{error.get('code') or 'row_failed'}", message=str(error.get("message") or error)[:400]
+        )
     builder = ReplyBuilder()
     builder.set_response(body)
-    return Reply(text=builder.text, usage=_usage(model, body.get("usage") or {}), model=model.model, finish_reason=builder.finish_reason)
+    return Reply(
+        text=builder.text,
+        usage=_usage(model, body.get("usage") or {}),
+        model=model.model,
+        finish_reason=builder.finish_reason,
+    )
 
 
 def _usage(model: Model, reported: Mapping[str, Any]) -> Usage:

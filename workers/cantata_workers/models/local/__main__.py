@@ -12,7 +12,9 @@ from cantata_workers.models.local.model_server import IDLE_S, serve
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the model until it is idle or its stack is gone."""
-    parser = argparse.ArgumentParser(prog="python -m cantata_workers.models.local", description="The model server of local/smollm2.")
+    parser = argparse.ArgumentParser(
+        prog="python -m cantata_workers.models.local", description="The model server of local/smollm2."
+    )
     parser.add_argument("--home", type=Path, required=True, help="the folder where its address is published")
     parser.add_argument("--idle-s", type=float, default=IDLE_S, help="seconds without a request after which it stops")
     options = parser.parse_args(arguments)

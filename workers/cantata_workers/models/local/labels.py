@@ -58,10 +58,14 @@ class EnumField:
         name: str | None = None
         field = cast(JsonValue, schema)
         match schema:
-            case {"type": "object", "properties": dict(properties), "required": [str(required)]} if [*properties] == [required]:
+            case {"type": "object", "properties": dict(properties), "required": [str(required)]} if [*properties] == [
+                required
+            ]:
                 name, field = required, properties[required]
         match field, schema:
-            case {"$ref": str(reference)}, {"$defs": dict(definitions)} if name is not None:  # pydantic writes one for each Enum
+            case {"$ref": str(reference)}, {"$defs": dict(definitions)} if (
+                name is not None
+            ):  # pydantic writes one for each Enum
                 field = definitions.get(reference.removeprefix("#/$defs/"))
         match field:
             case {"enum": [_, *_] as labels} if all(isinstance(label, str) for label in labels):
@@ -102,8 +106,11 @@ class LabelQuestion:
         """
         turns = [(str(message.get("role")), str(message.get("content") or "")) for message in messages]
         text = next((content for role, content in reversed(turns) if role == "user"), "")
-        examples = tuple((content, label) for (role, content), (answered_by, answer) in pairwise(turns)
-                         if (role, answered_by) == ("user", "assistant") and (label := requested.read(answer)) is not None)  # fmt: skip
+        examples = tuple(
+            (content, label)
+            for (role, content), (answered_by, answer) in pairwise(turns)
+            if (role, answered_by) == ("user", "assistant") and (label := requested.read(answer)) is not None
+        )
         rules = "" if examples else "\n".join(content for role, content in turns if role == "system")
         return cls(requested.labels, text, examples, rules)
 
@@ -112,7 +119,11 @@ class LabelQuestion:
         first = dict(reversed([(label, text) for text, label in self.examples]))
         shown = [(text, label) for text, label in self.examples if first[label] == text]
         topics = "" if shown else f"{self.rules}\n\nTopics: {', '.join(self.labels)}.\n\n".lstrip()
-        return topics + "".join(_prompt_opening(text) + _label_ending(label) for text, label in shown) + _prompt_opening(self.text)
+        return (
+            topics
+            + "".join(_prompt_opening(text) + _label_ending(label) for text, label in shown)
+            + _prompt_opening(self.text)
+        )
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,9 @@ class LabelStatistics:
         """Return the score of each label."""
         unusual = direction({token: value - self.prior.expected[token] for token, value in found.expected.items()})
         return [
-            fit - prior + SIMILARITY_WEIGHT * sum(unusual[token] * value for token, value in self.profiles.get(label, {}).items())
+            fit
+            - prior
+            + SIMILARITY_WEIGHT * sum(unusual[token] * value for token, value in self.profiles.get(label, {}).items())
             for label, fit, prior in zip(labels, found.fits, self.prior.fits, strict=True)
         ]
 
@@ -196,7 +209,9 @@ async def _evaluate(
 ) -> Expectation:
     fits, expected = [0.0] * len(question.labels), dict.fromkeys(next(iter(profiles.values()), {}), 0.0)
     for fork in parting:
-        shares = await client.shares(question.prompt(), fork.path, fork.branches.keys() | (expected.keys() if fork is parting[0] else ()))
+        shares = await client.shares(
+            question.prompt(), fork.path, fork.branches.keys() | (expected.keys() if fork is parting[0] else ())
+        )
         if fork is parting[0]:
             expected = {token: log(shares[token]) for token in expected}
         total = sum(shares[token] for token in fork.branches)
@@ -258,13 +273,20 @@ def _label_ending(label: str) -> str:
 def profiles_of(examples: Mapping[str, Tokens]) -> Mapping[str, Profile]:
     """Return the profile of each label by the tokens of its examples: the direction in which their frequencies differ from the mean."""
     counts = {label: Counter(tokens) for label, tokens in examples.items()}
-    shares = {label: {token: number / count.total() for token, number in count.items()} for label, count in counts.items()}
-    every = {token: [share.get(token, 0.0) for share in shares.values()] for count in counts.values() for token in count}
+    shares = {
+        label: {token: number / count.total() for token, number in count.items()} for label, count in counts.items()
+    }
+    every = {
+        token: [share.get(token, 0.0) for share in shares.values()] for count in counts.values() for token in count
+    }
     means = {
         token: sum(every[token]) / len(shares)
         for token in nlargest(MAX_PROFILE_TOKENS, every, lambda token: max(every[token]) - min(every[token]))
     }
-    return {label: direction({token: share.get(token, 0.0) - mean for token, mean in means.items()}) for label, share in shares.items()}
+    return {
+        label: direction({token: share.get(token, 0.0) - mean for token, mean in means.items()})
+        for label, share in shares.items()
+    }
 
 
 def direction(profile: Profile) -> Profile:

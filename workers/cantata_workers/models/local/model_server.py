@@ -30,7 +30,9 @@ from cantata.operation.packages import HERE
 
 SLOTS = 4  # requests that are processed together, which takes less time than one after the other
 SLOT_TOKENS = 2048  # prompt and answer of one request; 4 x 2048 tokens take 190 MB
-PROMPT_CACHE_MIB = 64  # prompts evicted from their slots, so that their examples are not evaluated again; 500 tokens take 11 MB
+PROMPT_CACHE_MIB = (
+    64  # prompts evicted from their slots, so that their examples are not evaluated again; 500 tokens take 11 MB
+)
 HTTP_THREADS = 32  # each waiting request occupies one, and the idle check must still get through
 MAX_THREADS = 4  # of so small a model; each of a thousand operations a token ends with a barrier for all
 IDLE_S = 600.0
@@ -78,7 +80,9 @@ def ensure_server(home: Path, *, timeout_s: float = START_TIMEOUT_S) -> ServerAd
             raise _start_error(home, f"it ended with status {process.returncode}")
         if time.monotonic() > deadline:
             raise _start_error(home, f"it is not up after {timeout_s:g} s")
-        if process is None or process.poll() is not None:  # ended with 0: another server held the lock, and may be gone by now
+        if (
+            process is None or process.poll() is not None
+        ):  # ended with 0: another server held the lock, and may be gone by now
             process = _start(home)
         time.sleep(START_POLL_S)
     return address
@@ -114,7 +118,9 @@ def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
 
 
 def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp has no types
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin at barriers collapse as soon as anything else runs
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # threads that spin at barriers collapse as soon as anything else runs
     import xllamacpp  # noqa: PLC0415  # only the server's process has it, and only from here on
 
     params = xllamacpp.CommonParams()
@@ -161,8 +167,12 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
     with folder.log("local-llm").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "cantata_workers.models.local", "--home", str(home)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
     threading.Thread(target=process.wait, name="local-llm-reaper", daemon=True).start()  # it may end before us
     return process
 
@@ -170,7 +180,9 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
 def _start_error(home: Path, why: str) -> ModelError:
     log = Home(home).log("local-llm")
     return ModelError(
-        f"the model server of 'local/smollm2' does not start: {why}; its log is {log}", code="model_unavailable", retryable=True
+        f"the model server of 'local/smollm2' does not start: {why}; its log is {log}",
+        code="model_unavailable",
+        retryable=True,
     )
 
 

@@ -14,7 +14,14 @@ from pydantic import JsonValue
 from cantata.errors import ModelError
 from cantata_workers.models.local import model_server
 from cantata_workers.models.local.labels import EnumField, LabelChoice, LabelQuestion, LabelScorer, Messages
-from cantata_workers.models.local.tools import NO_TOOL, JsonObject, ToolFunction, ToolOffer, inline_tool_results, text_of
+from cantata_workers.models.local.tools import (
+    NO_TOOL,
+    JsonObject,
+    ToolFunction,
+    ToolOffer,
+    inline_tool_results,
+    text_of,
+)
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
@@ -36,7 +43,13 @@ class Provider:
         self._starting = asyncio.Lock()
 
     async def acompletion(
-        self, model: str, messages: Messages, *, model_response: Any, optional_params: Mapping[str, JsonValue], **_: object
+        self,
+        model: str,
+        messages: Messages,
+        *,
+        model_response: Any,
+        optional_params: Mapping[str, JsonValue],
+        **_: object,
     ) -> Any:
         """Return LiteLLM's reply to a chat. A schema of one enum is answered by scoring its labels. Raises ModelError."""
         return type(model_response)(**await self._answer(model, messages, optional_params))
@@ -61,7 +74,11 @@ class Provider:
         if chosen and chosen.label != NO_TOOL:
             return await self._call(offer.labels()[chosen.label], text, chosen)
         field = _field(params.get("response_format"))
-        reply = await (self._choose(field, inline_tool_results(messages)) if field else self._write(inline_tool_results(messages), params))
+        reply = await (
+            self._choose(field, inline_tool_results(messages))
+            if field
+            else self._write(inline_tool_results(messages), params)
+        )
         return _with(reply, chosen) if chosen else reply
 
     async def _choose_tool(self, offer: ToolOffer, text: str) -> LabelChoice:
@@ -73,10 +90,17 @@ class Provider:
     async def _call(self, function: ToolFunction, text: str, chosen: LabelChoice) -> JsonObject:
         arguments, usage = "{}", (0, 0)
         if request := function.request(text):
-            reply = cast("dict[str, Any]", await self._ask("/v1/chat/completions", {**DEFAULT_PARAMETERS, **request, "stream": False}))
+            reply = cast(
+                "dict[str, Any]",
+                await self._ask("/v1/chat/completions", {**DEFAULT_PARAMETERS, **request, "stream": False}),
+            )
             arguments = str(reply["choices"][0]["message"]["content"])
             usage = reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]
-        call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
+        call: JsonObject = {
+            "id": "call_0",
+            "type": "function",
+            "function": {"name": function.name, "arguments": arguments},
+        }
         return _with(_reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", *usage), chosen)
 
     async def _choose(self, requested: EnumField, messages: Messages) -> JsonObject:
@@ -87,7 +111,8 @@ class Provider:
     async def _write(self, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
         requested = {name: value for name, value in params.items() if name not in ADAPTER_PARAMETERS}
         reply = await self._ask(
-            "/v1/chat/completions", {**DEFAULT_PARAMETERS, **requested, "messages": cast(JsonValue, messages), "stream": False}
+            "/v1/chat/completions",
+            {**DEFAULT_PARAMETERS, **requested, "messages": cast(JsonValue, messages), "stream": False},
         )
         kept = ("object", "created", "choices", "usage")
         return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
@@ -113,7 +138,11 @@ class Provider:
 
 
 def _reply(message: JsonObject, finish_reason: str, input_tokens: int, output_tokens: int) -> JsonObject:
-    usage: JsonObject = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
+    usage: JsonObject = {
+        "prompt_tokens": input_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
+    }
     choices: list[JsonValue] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
     return {"object": "chat.completion", "created": int(time.time()), "model": NAME, "usage": usage, "choices": choices}
 
@@ -141,8 +170,14 @@ def _error_of(reply: httpx.Response) -> ModelError:
         text = f"the messages are too long for {MODEL!r}, which takes {limit}; shorten them or name another model"
         return ModelError(text, code="model_bad_request")
     if reply.status_code < 500:
-        return ModelError(f"model {MODEL!r} refuses the request ({reply.status_code}): {detail}", code="model_bad_request")
-    return ModelError(f"the model server of {MODEL!r} failed ({reply.status_code}): {detail}", code="model_unavailable", retryable=True)
+        return ModelError(
+            f"model {MODEL!r} refuses the request ({reply.status_code}): {detail}", code="model_bad_request"
+        )
+    return ModelError(
+        f"the model server of {MODEL!r} failed ({reply.status_code}): {detail}",
+        code="model_unavailable",
+        retryable=True,
+    )
 
 
 def _field(response_format: JsonValue) -> EnumField | None:

@@ -86,7 +86,11 @@ class ToolOffer:
     def labels(self) -> dict[str, ToolFunction]:
         """Return the functions by their names as words, or by their exact names if the words are not unique."""
         by_words = {function.words: function for function in self.functions}
-        return by_words if len(by_words) == len(self.functions) else {function.name: function for function in self.functions}
+        return (
+            by_words
+            if len(by_words) == len(self.functions)
+            else {function.name: function for function in self.functions}
+        )
 
 
 def text_of(messages: Messages) -> str:
@@ -104,7 +108,9 @@ def inline_tool_results(messages: Messages) -> list[Mapping[str, JsonValue]]:
         if message.get("role") == "tool":
             name = names.get(message.get("tool_call_id")) or str(message.get("name") or "tool")
             users = [number for number, each in enumerate(plain) if each["role"] == "user"]
-            known.setdefault(users[-1] if users else 0, []).append(f"What is known ({name}): {_as_prose(message.get('content'))}.")
+            known.setdefault(users[-1] if users else 0, []).append(
+                f"What is known ({name}): {_as_prose(message.get('content'))}."
+            )
         elif isinstance(calls, list) and calls:
             names |= {call.get("id"): _function(call).words for call in calls if isinstance(call, dict)}
         else:
@@ -120,7 +126,11 @@ def bounded(schema: Mapping[str, JsonValue], text: str) -> JsonObject:
     """Return the schema with strings and numbers limited to those in the text, and without optional properties."""
     if schema.keys() & {"enum", "const", "pattern", "format", "$ref"}:
         return dict(schema)
-    inner = {key: [bounded(each, text) for each in _objects(schema[key])] for key in ("anyOf", "oneOf", "allOf") if key in schema}
+    inner = {
+        key: [bounded(each, text) for each in _objects(schema[key])]
+        for key in ("anyOf", "oneOf", "allOf")
+        if key in schema
+    }
     definitions = {"$defs": _each(schema["$defs"], text)} if "$defs" in schema else {}
     found = cast(JsonObject, {**schema, **inner, **definitions})
     match schema.get("type"):
@@ -147,7 +157,9 @@ def _function(tool: JsonObject) -> ToolFunction:
     function: JsonObject = given if isinstance(given, dict) else {}
     parameters = function.get("parameters")
     return ToolFunction(
-        str(function.get("name") or ""), str(function.get("description") or ""), parameters if isinstance(parameters, dict) else {}
+        str(function.get("name") or ""),
+        str(function.get("description") or ""),
+        parameters if isinstance(parameters, dict) else {},
     )
 
 

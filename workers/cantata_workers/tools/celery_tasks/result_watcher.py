@@ -134,7 +134,11 @@ class ResultWatcher:
         if is_read:
             self._watch(call)
         try:
-            yield {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)} if reports_end else {}
+            yield (
+                {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
+                if reports_end
+                else {}
+            )
         except BaseException:
             self._take(call.task_id)
             raise
@@ -164,7 +168,9 @@ class ResultWatcher:
             elif age_s >= (limit_s := call.begun.spec.timeout_s or 0.0):
                 self._take(call.task_id)
                 self._record(call, TaskResult(LATE, error=f"{limit_s:g} s"), age_s)
-                self.revoke([call.task_id])  # not before: the answer of a worker that discards it must not be the outcome
+                self.revoke(
+                    [call.task_id]
+                )  # not before: the answer of a worker that discards it must not be the outcome
             elif self._has_results:
                 self._watch(call, age_s)
         self.revoke([self.task_id(*parts) for each in revoked if (parts := _parts_if_readable(each))])
@@ -221,7 +227,10 @@ class ResultWatcher:
             limit_bytes, source = definitions.limits.output_bytes, f"task {call.task}"
             record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=source)
         except StepError as error:
-            if error.code in (WORKER_LOST, TIMEOUT):  # a late task may have been lost with its worker: both are as if a worker of ours died
+            if error.code in (
+                WORKER_LOST,
+                TIMEOUT,
+            ):  # a late task may have been lost with its worker: both are as if a worker of ours died
                 if begun.spec.at_most_once:
                     self._process.ledger.steps.release(begun)  # to a person, since the task may have had its effect
                     return
@@ -236,7 +245,12 @@ class ResultWatcher:
     def dispatch_later(self, begun: Begun, record: AttemptRecord) -> bool:
         """Record a step as dispatched in a moment, unless its task has ended by then; return False if it must be recorded now."""
         watched = self._watched.get(str(record.info["task_id"]))
-        if watched is None or begun.spec.at_most_once or self._ended.is_set() or not self._undispatched.acquire(blocking=False):
+        if (
+            watched is None
+            or begun.spec.at_most_once
+            or self._ended.is_set()
+            or not self._undispatched.acquire(blocking=False)
+        ):
             return False
         self._dispatcher.submit(self._record_dispatch, watched.call, record, time.monotonic() + DISPATCH_DELAY_S)
         return True
@@ -246,7 +260,9 @@ class ResultWatcher:
         try:
             time.sleep(max(0.0, due_at - time.monotonic()))
             if call.task_id in self._watched:
-                committed = self._process.ledger.steps.commit(call.begun, record.outcome, output=record.output, info=record.info)
+                committed = self._process.ledger.steps.commit(
+                    call.begun, record.outcome, output=record.output, info=record.info
+                )
                 if committed.result == "closed":
                     self.revoke([call.task_id])
         except Exception as error:  # noqa: BLE001  # the edge of a thread: the step counts as lost, and its next attempt looks for the result
@@ -319,11 +335,17 @@ class ResultWatcher:
             message.reject()
             return
         error = f"see the log of its worker: without a result backend Celery sends no error (task id {first})"
-        result = TaskResult(states.SUCCESS, first) if is_success else TaskResult(states.FAILURE, error_type="an exception", error=error)
+        result = (
+            TaskResult(states.SUCCESS, first)
+            if is_success
+            else TaskResult(states.FAILURE, error_type="an exception", error=error)
+        )
         if found is not None:
             call, age_s = found
             self._take(call.task_id)
-            if not self._record(call, self.read([call.task_id]).get(call.task_id, result), age_s):  # a stored error has its text
+            if not self._record(
+                call, self.read([call.task_id]).get(call.task_id, result), age_s
+            ):  # a stored error has its text
                 self._ended.wait(RETRY_S)
                 message.requeue()
                 return
@@ -350,7 +372,9 @@ def serve(watcher: ResultWatcher) -> None:
     """Start the watcher of this process."""
     global _current
     _current = watcher
-    _set_task_join_will_block(True)  # as Celery's own pools do: then a call subscribes to no result, which nobody here awaits
+    _set_task_join_will_block(
+        True
+    )  # as Celery's own pools do: then a call subscribes to no result, which nobody here awaits
     watcher.start()
 
 

@@ -46,9 +46,13 @@ def task_call(context: StepContext) -> Outcome:
         },
     }  # fmt: skip
     with watcher.watching(call, ignores_result=task.ignore_result if task else None) as links:
-        _publish(watcher.user_app, tool.task, task, arguments, {**options, **links, "producer": watcher.producers.get()})
+        _publish(
+            watcher.user_app, tool.task, task, arguments, {**options, **links, "producer": watcher.producers.get()}
+        )
     fault_points.at("task-published")
-    return Outcome(status="dispatched", detail=call.detail, retry_in_s=min(FIRST_CHECK_S, begun.spec.timeout_s or FIRST_CHECK_S))
+    return Outcome(
+        status="dispatched", detail=call.detail, retry_in_s=min(FIRST_CHECK_S, begun.spec.timeout_s or FIRST_CHECK_S)
+    )
 
 
 def _earlier_outcome(context: StepContext, watcher: ResultWatcher, call: TaskCall) -> Outcome | None:
@@ -58,7 +62,9 @@ def _earlier_outcome(context: StepContext, watcher: ResultWatcher, call: TaskCal
     """
     info = cast("dict[str, Any]", context.process.ledger.reader.infos(call.begun.run_id, [call.begun.step_id])[0])
     run_id, step_id, number = call.begun.run_id, call.begun.step_id, call.begun.attempt
-    sent = {watcher.task_id(run_id, each["attempt"], step_id) for each in info.get("lost") or ()} | {*filter(None, [info.get("task_id")])}
+    sent = {watcher.task_id(run_id, each["attempt"], step_id) for each in info.get("lost") or ()} | {
+        *filter(None, [info.get("task_id")])
+    }
     last = {watcher.task_id(run_id, attempt, step_id) for attempt in range(max(1, number - MAX_EARLIER), number)}
     results = watcher.read([*sent | last])
     for task_id, result in results.items():
@@ -76,23 +82,31 @@ def _arguments(context: StepContext, tool: Tool, task: Task[Any, Any] | None) ->
     elif task is not None:
         given = schemas.with_defaults(task.run, given, context.mapped_names)
     if fixed := sorted(tool.values.keys() & given.keys()):
-        raise StepError(f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments")
+        raise StepError(
+            f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments"
+        )
     return {**given, **tool.values}
 
 
 _json = TypeAdapter[dict[str, JsonValue]](dict[str, JsonValue])
 
 
-def _publish(app: Celery, name: str, task: Task[Any, Any] | None, arguments: dict[str, JsonValue], options: dict[str, Any]) -> None:
+def _publish(
+    app: Celery, name: str, task: Task[Any, Any] | None, arguments: dict[str, JsonValue], options: dict[str, Any]
+) -> None:
     """Publish a task, by its own method if it is known here: that has the task's own options, and checks its arguments."""
     try:
-        sent = task.apply_async(kwargs=arguments, **options) if task else app.send_task(name, kwargs=arguments, **options)
+        sent = (
+            task.apply_async(kwargs=arguments, **options) if task else app.send_task(name, kwargs=arguments, **options)
+        )
     except TypeError as error:
         raise StepError(f"task {name}: {error}; its input was {sorted(arguments)}", code="bad_arguments") from error
     except EncodeError as error:
         raise StepError(f"task {name}: its arguments cannot be serialized: {error}", code="bad_arguments") from error
     except Exception as error:
-        if isinstance(error, OperationalError | RedisFailure | OSError) or "Retry limit exceeded" in str(error):  # of broker or backend
+        if isinstance(error, OperationalError | RedisFailure | OSError) or "Retry limit exceeded" in str(
+            error
+        ):  # of broker or backend
             raise UnavailableError(f"the broker of {user_app.title(app)} cannot be used: {error}") from error
         raise StepError(f"task {name} cannot be sent: {type(error).__name__}: {error}", code="not_sent") from error
     if getattr(sent, "id", None) != options["task_id"]:

@@ -51,20 +51,30 @@ class TaskResult:
             raise StepError(
                 f"task {task} has not ended within {self.error} (its timeout_s, which counts its time in the queue) and is revoked: "
                 f"no worker serves {its_queue}, its worker was lost, or it takes longer and may still run",
-                code=TIMEOUT, retryable=True,
-            )  # fmt: skip
+                code=TIMEOUT,
+                retryable=True,
+            )
         if self.state == states.REVOKED and self.error == "expired":
             raise StepError(
-                f"task {task} was not begun within its time limit; does a worker serve {its_queue}?", code=TIMEOUT, retryable=True
+                f"task {task} was not begun within its time limit; does a worker serve {its_queue}?",
+                code=TIMEOUT,
+                retryable=True,
             )
         if self.state == states.REVOKED:
             raise StepError(f"task {task} was revoked", code="revoked")
         if self.error_type == "NotRegistered":
-            raise StepError(f"no task {task!r} is registered with the worker that got it{did_you_mean(task, known)}", code="unknown_task")
+            raise StepError(
+                f"no task {task!r} is registered with the worker that got it{did_you_mean(task, known)}",
+                code="unknown_task",
+            )
         if self.error_type == UNREADABLE:  # not retryable: the task has ended
             raise StepError(f"the result of task {task} cannot be read: {self.error}", code=UNREADABLE)
         code = WORKER_LOST if self.error_type == "WorkerLostError" else "tool_error"
-        raise StepError(f"task {task} raised {self.error_type}: {self.error}", code=code, retryable=self.error_type not in exits.NAMES)
+        raise StepError(
+            f"task {task} raised {self.error_type}: {self.error}",
+            code=code,
+            retryable=self.error_type not in exits.NAMES,
+        )
 
 
 def has_results(app: Celery) -> bool:
@@ -109,7 +119,9 @@ def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
     ids = list(task_ids)
     if isinstance(backend, RedisBackend):
         payloads = backend.mget([backend.get_key_for_task(task_id) for task_id in ids]) if ids else []
-        reads = {task_id: partial(backend.decode, payload) for task_id, payload in zip(ids, payloads, strict=True) if payload}
+        reads = {
+            task_id: partial(backend.decode, payload) for task_id, payload in zip(ids, payloads, strict=True) if payload
+        }
     else:
         user_app.close_old_connections()  # a backend may use those of Django
         reads = {task_id: partial(backend.get_task_meta, task_id, cache=False) for task_id in ids}
@@ -131,11 +143,15 @@ def result_of(meta: Mapping[str, Any]) -> TaskResult | None:
     if state == states.SUCCESS:
         return TaskResult(state, value)
     if isinstance(value, BaseException):
-        return TaskResult(state, error_type=type(value).__name__, error=_message(type(value).__name__, meta) or str(value))
+        return TaskResult(
+            state, error_type=type(value).__name__, error=_message(type(value).__name__, meta) or str(value)
+        )
     if isinstance(value, Mapping):
         texts = value.get("exc_message") or ()
         message = texts if isinstance(texts, str) else ", ".join(map(str, texts))
-        return TaskResult(state, error_type=str(value.get("exc_type")), error=_message(str(value.get("exc_type")), meta) or message)
+        return TaskResult(
+            state, error_type=str(value.get("exc_type")), error=_message(str(value.get("exc_type")), meta) or message
+        )
     return TaskResult(state, error_type="Exception", error=str(value))
 
 

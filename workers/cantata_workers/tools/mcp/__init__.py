@@ -33,7 +33,12 @@ _connections: dict[tuple[str, str | None, str], Connection] = {}
 @handles("mcp.call")
 async def mcp_call(context: StepContext) -> Outcome:
     """Call a server's tool with the node's input as its arguments."""
-    name, method, tool, timeout_s = context.text_param("tool"), context.text_param("method"), context.tool, context.begun.spec.timeout_s
+    name, method, tool, timeout_s = (
+        context.text_param("tool"),
+        context.text_param("method"),
+        context.tool,
+        context.begun.spec.timeout_s,
+    )
     assert tool is not None
     assert tool.mcp is not None
     fault_points.at("tool-started")
@@ -61,9 +66,14 @@ async def unreadable_tools(name: str, server: McpServer, *, folder: str | None =
 
 
 async def call(
-    name: str, server: McpServer, tool: str, arguments: Mapping[str, JsonValue],
-    *, folder: str | None = None, timeout_s: float | None = None,
-) -> JsonValue:  # fmt: skip
+    name: str,
+    server: McpServer,
+    tool: str,
+    arguments: Mapping[str, JsonValue],
+    *,
+    folder: str | None = None,
+    timeout_s: float | None = None,
+) -> JsonValue:
     """Call a tool of the server called `name`; return its structured content, else its text, or a list if there are several texts.
 
     Images, sounds and files come as `{type, mimeType, bytes}`. `timeout_s` wins over the server's own. Raises StepError with the code
@@ -87,7 +97,9 @@ async def close() -> None:
     await asyncio.gather(*(connection.close() for connection in _connections.values()))
 
 
-async def _with_reconnect(name: str, server: McpServer, folder: str | None, request: Callable[[Connection], Awaitable[Result]]) -> Result:
+async def _with_reconnect(
+    name: str, server: McpServer, folder: str | None, request: Callable[[Connection], Awaitable[Result]]
+) -> Result:
     """Send a request; repeat it on a new connection if the old one was lost before the server can have begun the request."""
     try:
         return await request(await _connection(name, server, folder))
@@ -121,7 +133,9 @@ def _names(tools: Sequence[ToolSchema]) -> list[str]:
 
 async def faults(servers: Mapping[str, JsonValue], folder: str | None) -> list[str]:
     """Return the errors of the servers that do not list their tools."""
-    errors = await asyncio.gather(*(_fault(name, McpServer.model_validate(server), folder) for name, server in servers.items()))
+    errors = await asyncio.gather(
+        *(_fault(name, McpServer.model_validate(server), folder) for name, server in servers.items())
+    )
     return list(filter(None, errors))
 
 

@@ -27,13 +27,17 @@ from cantata_workers.tools.mcp.transports import NoAnswerError, Read, StderrTail
 
 log = structlog.get_logger(__name__)
 
-PING_INTERVAL_S = 2.0  # finds a server that has ended, where the transport does not: HTTP waits on for an answer that was lost
+PING_INTERVAL_S = (
+    2.0  # finds a server that has ended, where the transport does not: HTTP waits on for an answer that was lost
+)
 PING_TIMEOUT_S = 30.0  # a server that executes one request at a time answers a ping late, or not at all
 MAX_FAULTS = 5  # of a result that does not fit its schema
 MAX_NAME_CHARS = 100  # of a tool in the log
 MAX_TEXT_CHARS = 400  # of a server's text about a failure
 IDLE_S = 900.0  # so that the servers of configurations that are no longer used do not stay
-DOUBT_S = 2.0  # from a line that is no message to the answer; for servers that log to standard output before they answer
+DOUBT_S = (
+    2.0  # from a line that is no message to the answer; for servers that log to standard output before they answer
+)
 MAX_PAGES = 1000  # of a list of tools
 CLOSE_S = 5.0  # the SDK gives a command 2 s to end by itself, and 2 s after SIGTERM
 
@@ -66,7 +70,9 @@ class Connection:
         self._close_reason = "it was closed"
         self._loop = asyncio.get_running_loop()
         self._session: asyncio.Future[ClientSession] = self._loop.create_future()
-        self._session.add_done_callback(asyncio.Future.exception)  # so that asyncio does not log an exception that nobody awaits
+        self._session.add_done_callback(
+            asyncio.Future.exception
+        )  # so that asyncio does not log an exception that nobody awaits
         self._tools: tuple[ToolSchema, ...] | None = None
         self._output_schemas: dict[str, JsonObject | None] = {}
         self._tool_changes = 0  # notifications of the server that its tools changed
@@ -100,7 +106,9 @@ class Connection:
         listed, unreadable, cursor = list[ToolSchema](), dict[str, str](), None
         for _ in range(MAX_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor)
-            page = await self._request(types.ListToolsRequest(params=params), "the list of tools", self._server.timeout_s)
+            page = await self._request(
+                types.ListToolsRequest(params=params), "the list of tools", self._server.timeout_s
+            )
             if not isinstance(tools := page.get("tools"), list):
                 raise StepError(f"the list of tools of MCP server {self._name!r} has no 'tools'", code="bad_output")
             for tool in tools:
@@ -114,7 +122,9 @@ class Connection:
             if not cursor:
                 self.unreadable_tools = unreadable
                 return tuple(listed)
-        raise StepError(f"the list of tools of MCP server {self._name!r} has more than {MAX_PAGES} pages", code="bad_output")
+        raise StepError(
+            f"the list of tools of MCP server {self._name!r} has more than {MAX_PAGES} pages", code="bad_output"
+        )
 
     def _tool(self, tool: types.Tool) -> ToolSchema:
         self._output_schemas[tool.name] = tool.outputSchema
@@ -139,7 +149,9 @@ class Connection:
         """
         where = f"{subject} of MCP server {self._name!r}"
         if (content := result.get("structuredContent")) is None:
-            raise StepError(f"{where}: its tool has an output schema, but the result has no structured content", code="bad_output")
+            raise StepError(
+                f"{where}: its tool has an output schema, but the result has no structured content", code="bad_output"
+            )
         if faults := await asyncio.to_thread(value_faults, content, schema, most=MAX_FAULTS):
             text = self._clean("; ".join(map(str, faults)))
             raise StepError(f"{where}: the result does not fit the tool's output schema: {text}", code="bad_output")
@@ -171,16 +183,22 @@ class Connection:
         sending = asyncio.create_task(send())
         self._open_requests += 1
         try:
-            await asyncio.wait((sending, self._task, unreadable), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (sending, self._task, unreadable), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if sending.done():
                 return sending.result()
             if unreadable.done():
                 fault = self._clean(str(unreadable.result()))
                 if isinstance(unreadable.result(), NoAnswerError):
-                    raise ConnectionLost(f"the connection to MCP server {self._name!r} was lost: {fault} to {subject}", was_sent=True)
+                    raise ConnectionLost(
+                        f"the connection to MCP server {self._name!r} was lost: {fault} to {subject}", was_sent=True
+                    )
                 raise StepError(f"{subject} of MCP server {self._name!r} did not answer: {fault}", code="bad_output")
             if self._task.done():  # the SDK does not end its pending requests then
-                raise ConnectionLost(f"the connection to MCP server {self._name!r} was lost: {self._close_reason}", was_sent=True)
+                raise ConnectionLost(
+                    f"the connection to MCP server {self._name!r} was lost: {self._close_reason}", was_sent=True
+                )
             message = f"{subject} of MCP server {self._name!r} did not answer within {timeout_s:g} s"
             raise StepError(message, code="timeout", retryable=True)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -189,7 +207,9 @@ class Connection:
         except McpError as error:
             raise await self._error_of(error, subject) from None  # its own text may hold a secret
         except (RuntimeError, ValueError) as error:  # the SDK's errors for a breach of the protocol
-            raise StepError(f"{subject} of MCP server {self._name!r}: {self._clean(str(error))}", code="bad_output") from None
+            raise StepError(
+                f"{subject} of MCP server {self._name!r}: {self._clean(str(error))}", code="bad_output"
+            ) from None
         finally:
             self._open_requests -= 1
             self._used_at = self._loop.time()
@@ -208,8 +228,12 @@ class Connection:
         if _is(CLOSED, error):
             await self._stderr.read_to_end()
             self._close()
-            return ConnectionLost(f"MCP server {self._name!r} ended before {subject} answered{self._stderr_note()}", was_sent=True)
-        return StepError(f"{subject} of MCP server {self._name!r}: {self._clean(error.error.message)}", code="tool_error")
+            return ConnectionLost(
+                f"MCP server {self._name!r} ended before {subject} answered{self._stderr_note()}", was_sent=True
+            )
+        return StepError(
+            f"{subject} of MCP server {self._name!r}: {self._clean(error.error.message)}", code="tool_error"
+        )
 
     def _send_cancellation(self, session: ClientSession, request_id: int) -> None:
         """Notify the server that a request was cancelled."""
@@ -224,7 +248,11 @@ class Connection:
     async def _run(self) -> None:
         connect_timer = self._loop.call_later(self._server.connect_timeout_s, self._time_out)
         try:
-            async with asyncio.timeout(None) as closing, self._streams() as streams, self._new_session(*streams) as session:
+            async with (
+                asyncio.timeout(None) as closing,
+                self._streams() as streams,
+                self._new_session(*streams) as session,
+            ):
                 try:
                     await session.initialize()
                     connect_timer.cancel()
@@ -264,7 +292,9 @@ class Connection:
     def _fail(self, fault: str, *, retryable: bool = True) -> None:
         """Fail the requests that wait for the session, if it is not there yet."""
         if not self._session.done():
-            self._session.set_exception(StepError(f"MCP server {self._name!r} {fault}", code="mcp_unavailable", retryable=retryable))
+            self._session.set_exception(
+                StepError(f"MCP server {self._name!r} {fault}", code="mcp_unavailable", retryable=retryable)
+            )
 
     def _clean(self, text: str) -> str:
         """Return a text from outside without secrets, and in one line."""
@@ -290,7 +320,9 @@ class Connection:
 
     async def _on_message(self, message: object) -> None:
         """Drop the cached tools when the server notifies that they changed; fail the request whose answer cannot be read."""
-        if isinstance(message, types.ServerNotification) and isinstance(message.root, types.ToolListChangedNotification):
+        if isinstance(message, types.ServerNotification) and isinstance(
+            message.root, types.ToolListChangedNotification
+        ):
             self._tool_changes += 1
             self._tools = None
         elif isinstance(message, UnreadableReplyError):
@@ -319,7 +351,9 @@ class Connection:
 
 
 def _faults(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)[:MAX_FAULTS])
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)[:MAX_FAULTS]
+    )
 
 
 async def _ping(session: ClientSession) -> None:
@@ -332,7 +366,9 @@ async def _ping(session: ClientSession) -> None:
 
 
 async def _notify(session: ClientSession, notice: types.ClientNotification) -> None:
-    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the connection is closed, and the request with it
+    with suppress(
+        anyio.ClosedResourceError, anyio.BrokenResourceError
+    ):  # the connection is closed, and the request with it
         await session.send_notification(notice)
 
 

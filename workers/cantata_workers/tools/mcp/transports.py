@@ -30,9 +30,8 @@ from cantata_workers.process.config_folder import environment, variable
 MIN_SECRET_CHARS = 4  # shorter values are numbers and words, and would be redacted all over a text
 MAX_BYTES = 2000  # of a command's standard error
 MAX_SHOWN_CHARS = 200  # of a line that cannot be read
-MAX_LINE_BYTES = (
-    64_000_000  # of a command's message: an output is bounded by 16 MB, but pictures, of which only the size is kept, come whole
-)
+# Of a command's message: an output is bounded by 16 MB, but pictures, of which only the size is kept, come whole.
+MAX_LINE_BYTES = 64_000_000
 END_S = 2.0  # a command has this long to end when its standard input ends, and as long after SIGTERM
 EOF_TIMEOUT_S = 0.5  # a command that has ended may have left others that keep its standard error open
 
@@ -40,7 +39,9 @@ Read = MemoryObjectReceiveStream[SessionMessage | Exception]
 Write = MemoryObjectSendStream[SessionMessage]
 Streams = tuple[Read, Write]
 
-logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what a server wrote, which may be secret; errors are logged by us
+logging.getLogger("mcp").setLevel(
+    logging.CRITICAL
+)  # it logs what a server wrote, which may be secret; errors are logged by us
 
 
 def open_streams(server: McpServer, folder: str | None, stderr: StderrTail) -> AbstractAsyncContextManager[Streams]:
@@ -52,7 +53,9 @@ def secrets_of(server: McpServer) -> list[str]:
     """Return the values to redact, longest first: those of the server's variables, and all other secrets of this process."""
     values = [os.environ.get(variable, "").strip() for variable in (*server.env, *server.headers.values())]
     given = [value for value in values if len(value) >= MIN_SECRET_CHARS]
-    parts = [part for value in given for part in value.split() if len(part) >= SECRET_SIZE]  # the key of "Bearer KEY", the lines of a file
+    parts = [
+        part for value in given for part in value.split() if len(part) >= SECRET_SIZE
+    ]  # the key of "Bearer KEY", the lines of a file
     return sorted({*given, *parts, *secrets_in(os.environ)}, key=len, reverse=True)
 
 
@@ -77,8 +80,15 @@ async def _over_stdio(server: McpServer, folder: str | None, stderr: StderrTail)
     write, sent = anyio.create_memory_object_stream[SessionMessage](0)
     async with captured_stderr(stderr) as errors, received, read, write, sent:
         process = await asyncio.create_subprocess_exec(
-            *server.command, stdin=PIPE, stdout=PIPE, stderr=errors, env=variables, cwd=folder, limit=MAX_LINE_BYTES, start_new_session=True
-        )  # fmt: skip
+            *server.command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=errors,
+            env=variables,
+            cwd=folder,
+            limit=MAX_LINE_BYTES,
+            start_new_session=True,
+        )
         errors.close()  # the command has inherited it
         try:
             async with anyio.create_task_group() as group:
@@ -158,7 +168,11 @@ def _answered_request(line: str) -> int | None:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        ids = {*_IDS.findall(line[:MAX_SHOWN_CHARS]), *_IDS.findall(line[-MAX_SHOWN_CHARS:])} if '"jsonrpc"' in line else ()
+        ids = (
+            {*_IDS.findall(line[:MAX_SHOWN_CHARS]), *_IDS.findall(line[-MAX_SHOWN_CHARS:])}
+            if '"jsonrpc"' in line
+            else ()
+        )
         return int(ids.pop()) if len(ids) == 1 else None
     found = str(message.get("id")) if isinstance(message, dict) and "method" not in message else ""
     return int(found) if re.fullmatch(r"\d{1,15}", found) else None
@@ -174,9 +188,12 @@ async def _over_http(server: McpServer, url: str) -> AsyncIterator[Streams]:
     transport = _HttpTransport(url)
     async with (
         httpx.AsyncClient(headers=headers, timeout=timeout, limits=httpx.Limits(max_connections=None)) as client,
-        received, read, write, sent,
+        received,
+        read,
+        write,
+        sent,
         anyio.create_task_group() as group,
-    ):  # fmt: skip
+    ):
 
         def listen() -> None:
             group.start_soon(transport.handle_get_stream, client, received)
@@ -199,7 +216,9 @@ class _HttpTransport(StreamableHTTPTransport):
             ctx = replace(ctx, read_stream_writer=cast(StreamWriter, _Replies(ctx.read_stream_writer, int(message.id))))
         await super()._handle_post_request(ctx)
 
-    async def _handle_sse_response(self, response: httpx.Response, ctx: RequestContext, is_initialization: bool = False) -> None:
+    async def _handle_sse_response(
+        self, response: httpx.Response, ctx: RequestContext, is_initialization: bool = False
+    ) -> None:
         await super()._handle_sse_response(response, ctx, is_initialization)
         replies = cast(_Replies, ctx.read_stream_writer)
         if not replies.has_answer:
@@ -219,14 +238,22 @@ class _Replies:
             self.has_answer = self.has_answer or isinstance(item.message.root, JSONRPCResponse | JSONRPCError)
         else:
             self.has_answer = True
-            item = item if isinstance(item, UnreadableReplyError) else UnreadableReplyError(_http_fault(item), self.request_id)
+            item = (
+                item
+                if isinstance(item, UnreadableReplyError)
+                else UnreadableReplyError(_http_fault(item), self.request_id)
+            )
         await self._writer.send(item)
 
 
 def _http_fault(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return f"its response cannot be read: {error}"
-    inputs = [each["input"] for each in error.errors(include_url=False) if each["type"] in ("json_invalid", "missing", "model_type")]
+    inputs = [
+        each["input"]
+        for each in error.errors(include_url=False)
+        if each["type"] in ("json_invalid", "missing", "model_type")
+    ]
     found = next(iter(inputs), "")  # the whole message
     if isinstance(found, bytes):
         found = found.decode(errors="replace")

@@ -60,21 +60,32 @@ class Child:
         """Start its process. Returns the pipe end from which its reports are read; None if it sends none. Raises UnavailableError."""
         service = self.service
         ready, announce = os.pipe() if service.announces else (None, None)
-        passed = {name: number for name, number in ((READY_FD, announce), (LISTEN_FD, service.listens)) if number is not None}
-        variables = {**environment, GENERATION: str(self.generation), **{name: str(number) for name, number in passed.items()}}
+        passed = {
+            name: number for name, number in ((READY_FD, announce), (LISTEN_FD, service.listens)) if number is not None
+        }
+        variables = {
+            **environment,
+            GENERATION: str(self.generation),
+            **{name: str(number) for name, number in passed.items()},
+        }
         try:
             with home.log(service.name).open("ab") as log, open(os.devnull, "rb") as nothing:
                 self.log_start = log.tell()
                 streams = (nothing.fileno(), log.fileno(), log.fileno())
                 self.running = start(
-                    service.command, environment=variables, streams=streams, passed=tuple(passed.values()),
+                    service.command,
+                    environment=variables,
+                    streams=streams,
+                    passed=tuple(passed.values()),
                     prepare=partial(set_death_signal, os.getpid(), self.death_signal),
                     may_fork="tools" not in service.queues or not environment.get(BOUND),
-                )  # fmt: skip
+                )
         except OSError as error:
             if ready is not None:
                 os.close(ready)
-            raise UnavailableError(f"{service.name!r} cannot be started with {service.command[0]!r}: {error.strerror}") from error
+            raise UnavailableError(
+                f"{service.name!r} cannot be started with {service.command[0]!r}: {error.strerror}"
+            ) from error
         finally:
             if announce is not None:
                 os.close(announce)
@@ -145,7 +156,9 @@ class Child:
     def describe(self) -> StackProcess:
         pid = self.running.pid if self.running else 0
         what = " (finishing)" if self.is_finishing else ""
-        return StackProcess(f"{self.service.name}{what}", self.service.queues, identify(pid) or ProcessIdentity(pid, ""), self.started_s)
+        return StackProcess(
+            f"{self.service.name}{what}", self.service.queues, identify(pid) or ProcessIdentity(pid, ""), self.started_s
+        )
 
 
 def set_death_signal(parent: int, number: int) -> None:

@@ -72,7 +72,11 @@ class CodeWatch:
         if has_changed:
             self._first_change_s = self._first_change_s or now_s
             self._last_change_s = now_s
-        if self._first_change_s and now_s - self._last_change_s < SETTLE_S and now_s - self._first_change_s < MAX_SETTLE_S:
+        if (
+            self._first_change_s
+            and now_s - self._last_change_s < SETTLE_S
+            and now_s - self._first_change_s < MAX_SETTLE_S
+        ):
             return False
         self._first_change_s = 0.0
         for path, file in self.files.items():

@@ -70,9 +70,14 @@ def can_fork() -> bool:
 
 
 def start(
-    command: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int] = (),
-    prepare: Callable[[], object] = bool, may_fork: bool = True,
-) -> ForkedProcess | subprocess.Popen[bytes]:  # fmt: skip
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
+    passed: Sequence[int] = (),
+    prepare: Callable[[], object] = bool,
+    may_fork: bool = True,
+) -> ForkedProcess | subprocess.Popen[bytes]:
     """Start `python -m MODULE` in a session of its own: as a fork if possible, else as a new program. The process calls `prepare` first.
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`.
@@ -89,7 +94,14 @@ def start(
         return fork(run, command, environment=environment, streams=streams, passed=passed)
     stdin, stdout, stderr = streams
     return subprocess.Popen(
-        command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, pass_fds=passed, start_new_session=True, preexec_fn=prepare
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=environment,
+        pass_fds=passed,
+        start_new_session=True,
+        preexec_fn=prepare,
     )
 
 
@@ -100,9 +112,13 @@ def run_module(module: str, arguments: Sequence[str]) -> None:
 
 
 def fork(
-    run: Callable[[], object], title: Sequence[str], *, environment: Mapping[str, str], streams: tuple[int, int, int],
+    run: Callable[[], object],
+    title: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
     passed: Sequence[int] = (),
-) -> ForkedProcess:  # fmt: skip
+) -> ForkedProcess:
     """Call a function in a process and a session of its own; its exit status is that of `sys.exit`, else 0.
 
     It keeps the file descriptors `passed` and, as 0, 1 and 2, `streams`; `title` is the command line that `ps` shows.
@@ -110,7 +126,9 @@ def fork(
     gc.freeze()  # a collection in the child would copy the shared memory
     sys.stdout.flush()
     sys.stderr.flush()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child must not handle one as its parent does
+    mask = signal.pthread_sigmask(
+        signal.SIG_BLOCK, signal.valid_signals()
+    )  # the child must not handle one as its parent does
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return ForkedProcess(pid)
@@ -125,7 +143,11 @@ def fork(
 
 
 def _detach(
-    title: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], passed: Sequence[int], mask: Iterable[int]
+    title: Sequence[str],
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
+    passed: Sequence[int],
+    mask: Iterable[int],
 ) -> None:
     """Replace the parent's session, signal handlers, file descriptors and environment."""
     os.setsid()
@@ -141,7 +163,9 @@ def _detach(
         if number > 2 and number not in passed:
             with suppress(OSError):  # the descriptor of listdir itself
                 os.close(number)
-    setproctitle(" ".join(title))  # it finds the memory to write to by the environment that the process was started with
+    setproctitle(
+        " ".join(title)
+    )  # it finds the memory to write to by the environment that the process was started with
     variables = {name: value for name, value in environment.items() if name}  # a copy: it may be our own
     os.environ.clear()
     os.environ.update(variables)

@@ -283,9 +283,16 @@ class Supervisor:
         processes = tuple(child.describe() for child in self._children() if child.running)
         plan = self._plan
         record = StackRecord(
-            supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault,
+            supervisor,
+            plan.socket,
+            self._is_kept,
+            plan.flower_url,
+            processes,
+            self._is_stopping(),
+            plan.gateway_url,
+            self._code_fault,
             self._environment.get("CANTATA_CONFIG", ""),
-        )  # fmt: skip
+        )
         try:
             record.write(self._home)
         except OSError as error:  # for example, the disk is full; the stack continues
@@ -315,7 +322,11 @@ def _take_lock(home: Home) -> int:
         is_current = other is not None and other.is_current()
         timeout_s = LOCK_S if not (other and is_current) else ENDING_S if other.is_ending else 0.0
         if time.monotonic() - since > timeout_s:
-            detail = f"its supervisor is process {other.supervisor.pid}" if other and is_current else "it is just starting or stopping"
+            detail = (
+                f"its supervisor is process {other.supervisor.pid}"
+                if other and is_current
+                else "it is just starting or stopping"
+            )
             raise UnavailableError(
                 f"another stack is running in {str(home.path)!r} ({detail}): "
                 "stop it with `submit down`, or give this one another folder with CANTATA_HOME"

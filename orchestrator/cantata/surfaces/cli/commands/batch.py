@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from cantata.surfaces.cli.connect import connect_or_start, connect_to_kept
-from cantata.surfaces.cli.options import add_commands, config_option, json_option, label_option, name_argument, parse_pairs, tenant_option
+from cantata.surfaces.cli.options import (
+    add_commands,
+    config_option,
+    json_option,
+    label_option,
+    name_argument,
+    parse_pairs,
+    tenant_option,
+)
 
 RUN = "run"
 
@@ -35,22 +43,47 @@ def batch() -> None:
 @click.option("--agent", metavar="NAME", help="The agent to answer each row.")
 @click.option("--team", metavar="NAME", help="The team to answer each row.")
 @click.option("--chain", metavar="NAME", help="The chain to run for each row: a file, or a name under `chains:`.")
-@click.option("--workflow", metavar="NAME", help="The workflow in Python to run for each row: a name under `workflows:`.")
-@click.option("--out", default="-", metavar="FILE", help="The file for the results: .jsonl, .csv or .parquet; standard output if absent.")
-@click.option("--name", metavar="NAME", help="The batch's name; by default that of FILE. The same name goes on with the same batch.")
+@click.option(
+    "--workflow", metavar="NAME", help="The workflow in Python to run for each row: a name under `workflows:`."
+)
+@click.option(
+    "--out",
+    default="-",
+    metavar="FILE",
+    help="The file for the results: .jsonl, .csv or .parquet; standard output if absent.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The batch's name; by default that of FILE. The same name goes on with the same batch.",
+)
 @click.option(
     "--mode", type=click.Choice(["live", "provider"]), default="live", show_default=True,
     help="provider: a batch of the model's provider answers, within a day, mostly at half the price; for agents of one model call.",
 )  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many rows are open at most: 100; in mode provider 50,000.")
-@click.option("--budget-usd", type=click.FloatRange(0, min_open=True), metavar="X", help="Stop before it costs more than so many dollars.")
-@click.option("--sample", type=click.IntRange(1), metavar="K", help="Run K rows first, show what the rest will cost, and ask.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many rows are open at most: 100; in mode provider 50,000.",
+)
+@click.option(
+    "--budget-usd",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Stop before it costs more than so many dollars.",
+)
+@click.option(
+    "--sample", type=click.IntRange(1), metavar="K", help="Run K rows first, show what the rest will cost, and ask."
+)
 @click.option("--yes", "assume_yes", is_flag=True, help="Do not ask after a sample.")
 @click.option(
     "--map", "columns", multiple=True, callback=parse_pairs, metavar="COLUMN=FIELD", help="A column, and the field of the input that it is."
 )  # fmt: skip
 @click.option("--ordered", is_flag=True, help="Write the results in the order of the rows.")
-@click.option("--webhook", "webhooks", multiple=True, metavar="NAME|URL", help="Post the end of the batch to this webhook.")
+@click.option(
+    "--webhook", "webhooks", multiple=True, metavar="NAME|URL", help="Post the end of the batch to this webhook."
+)
 @config_option
 @label_option
 @json_option
@@ -65,7 +98,9 @@ def run(file: str, config: str | None, as_json: bool, **options: Any) -> int:
 
 
 @batch.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first."
+)
 @tenant_option
 @json_option
 def list_(limit: int, tenant: str, as_json: bool) -> int:
@@ -93,12 +128,16 @@ def _act(method: str, name: str, tenant: str, as_json: bool) -> int:
     return 0
 
 
-add_commands(batch, _act, {
-    "show": ("find", "Show a batch as it is now."),
-    "pause": ("pause", "Submit no more rows of a batch; open rows go on."),
-    "resume": ("resume", "Go on with a paused batch, if its command still runs; else run that again."),
-    "cancel": ("cancel", "End a batch for good, and cancel its open rows."),
-})  # fmt: skip
+add_commands(
+    batch,
+    _act,
+    {
+        "show": ("find", "Show a batch as it is now."),
+        "pause": ("pause", "Submit no more rows of a batch; open rows go on."),
+        "resume": ("resume", "Go on with a paused batch, if its command still runs; else run that again."),
+        "cancel": ("cancel", "End a batch for good, and cancel its open rows."),
+    },
+)
 
 
 @batch.command()
@@ -111,7 +150,9 @@ def retry(name: str, config: str | None, labels: dict[str, str], as_json: bool) 
     with connect_or_start(config=config, as_json=as_json) as connection:
         from cantata.surfaces.cli.batch_submission import retry_file
 
-        return retry_file(connection, connection.client.batches.of(labels.get("tenant", "")), name, labels, as_json=as_json)
+        return retry_file(
+            connection, connection.client.batches.of(labels.get("tenant", "")), name, labels, as_json=as_json
+        )
 
 
 @batch.command()

@@ -22,7 +22,9 @@ RESUME = "submit chat --session"
 @config_option
 @label_option
 @json_option
-def chat(team: str | None, agent: str | None, session: str | None, config: str | None, labels: dict[str, str], as_json: bool) -> int:
+def chat(
+    team: str | None, agent: str | None, session: str | None, config: str | None, labels: dict[str, str], as_json: bool
+) -> int:
     """Chat with a team or an agent. Without a terminal, each line of standard input is a turn."""
     with connect_or_start(config=config, as_json=as_json) as connection:
         from cantata.flows.wire import TurnRequest
@@ -30,7 +32,9 @@ def chat(team: str | None, agent: str | None, session: str | None, config: str |
 
         connection.checked_turn(TurnRequest(text="hello", team=team, agent=agent))
         connection.print_fleet_warnings()
-        backend = terminal_chat.ChatBackend(connection.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
+        backend = terminal_chat.ChatBackend(
+            connection.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME
+        )
         return 0 if terminal_chat.run(backend, history=_history_file(), as_json=as_json) else FAILED
 
 

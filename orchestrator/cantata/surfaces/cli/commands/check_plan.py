@@ -50,7 +50,9 @@ _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 @click.option("--agent", metavar="NAME", help="The agent that would answer it.")
 @config_option
 @json_option
-def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
+def plan(
+    file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool
+) -> int:
     """Show the graph and the canvases of a chain or a turn, without running it. FILE is as in `submit chain`."""
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
@@ -65,7 +67,11 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": messages}))
     else:
         click.echo("\n".join(["graph", *draw_tree(graph_tree(graph, definitions))]))
-        click.echo("canvas: pip install 'cantata[celery]' shows it" if branches is None else "\n".join(["canvas", *draw_tree(branches)]))
+        click.echo(
+            "canvas: pip install 'cantata[celery]' shows it"
+            if branches is None
+            else "\n".join(["canvas", *draw_tree(branches)])
+        )
     return 0
 
 
@@ -81,7 +87,9 @@ def _canvases(graph: Graph) -> tuple[list[Any], list[TreeLine]]:
 
 @click.command()
 @click.argument("file", required=False)
-@click.option("--strict", "is_strict", is_flag=True, help="Take warnings for faults: exit with status 2 if there are any.")
+@click.option(
+    "--strict", "is_strict", is_flag=True, help="Take warnings for faults: exit with status 2 if there are any."
+)
 @config_option
 @json_option
 def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) -> int:
@@ -121,7 +129,9 @@ def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
-            faults = sorted(in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults]), key=_file_of)
+            faults = sorted(
+                in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults]), key=_file_of
+            )
             faults += foreign_faults(document.definitions)
             return faults, f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
@@ -135,7 +145,9 @@ def _workflow_faults(function: str, folder: Path, definitions: Definitions | Non
     """Return the faults of a workflow in Python, in its file as seen from the folder."""
     definition = definition_of(function, folder=folder)
     source = os.path.relpath(definition.file, folder) if definition else ""
-    return [replace(each, file=source) for each in determinism.faults_of(function, folder=folder, definitions=definitions)]
+    return [
+        replace(each, file=source) for each in determinism.faults_of(function, folder=folder, definitions=definitions)
+    ]
 
 
 def _check_request(document: Document, definitions: Definitions) -> tuple[Sequence[Fault], str]:
@@ -162,7 +174,11 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
         return error.faults, ""
     folder = Path(found.definitions.folder or ".")
     planned = [*checks.check_chains(found.definitions), *checks.check_schedules(found.definitions)]
-    code = [each for name in found.definitions.workflows.values() for each in _workflow_faults(name.function, folder, found.definitions)]
+    code = [
+        each
+        for name in found.definitions.workflows.values()
+        for each in _workflow_faults(name.function, folder, found.definitions)
+    ]
     commands = _command_warnings(document, found.definitions)
     trial = try_imports(document, folder, found.definitions)
     faults = [*found.locate(planned), *import_faults(document, trial), *task_faults(document, trial), *commands, *code]
@@ -175,7 +191,9 @@ def _command_warnings(document: Document, definitions: Definitions) -> Iterator[
     for name, command in definitions.commands.items():
         if command.args is None and command.command[-1] != "--":
             message = "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put"
-            fault = document.fault(("commands", name, "command"), f"{message}, to 'none', or to 'any' if options are meant")
+            fault = document.fault(
+                ("commands", name, "command"), f"{message}, to 'none', or to 'any' if options are meant"
+            )
             yield replace(fault, is_warning=True)
 
 
@@ -191,11 +209,16 @@ def _provider_warnings(document: Document, definitions: Definitions, trial: Impo
         yield replace(document.fault(path, message), is_warning=True)
 
 
-def _provider_faults(name: str, definitions: Definitions, provider: str, trial: ImportTrial) -> Iterator[tuple[KeyPath, str]]:
+def _provider_faults(
+    name: str, definitions: Definitions, provider: str, trial: ImportTrial
+) -> Iterator[tuple[KeyPath, str]]:
     agent = definitions.agents[name]
     schema = agent.output.json_schema if agent.output else None
     if schema is not None and (reason := unfit_reason(schema, provider)):
-        yield ("agents", name, "output", "schema"), f"{provider} takes this schema as a hint, without 'strict': {reason}"
+        yield (
+            ("agents", name, "output", "schema"),
+            f"{provider} takes this schema as a hint, without 'strict': {reason}",
+        )
     if agent.dialect != "native":  # its prompt describes the tools
         return
     fitted = fit_tools([tool for each in agent.tools if (tool := _declared(each, definitions, trial))], provider)
@@ -224,5 +247,10 @@ def _count_entries(definitions: Definitions) -> str:
     """Return the number of entries in each section of a configuration."""
     if definitions.extension:
         return f"{len(definitions.extension.agents)} agents"
-    sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains", "workflows")}
-    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "empty"
+    sections = {
+        name: len(getattr(definitions, name))
+        for name in ("models", "tools", "skills", "agents", "teams", "chains", "workflows")
+    }
+    return (
+        ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "empty"
+    )

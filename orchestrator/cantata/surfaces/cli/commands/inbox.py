@@ -20,9 +20,16 @@ MAX_ANSWERED = 100_000  # steps that one command answers
 WIDTH = 80  # characters of a question in the list
 
 filter_option = click.option(
-    "--filter", "labels", multiple=True, callback=parse_pairs, metavar="LABEL=VALUE", help="Only steps of runs with this label."
+    "--filter",
+    "labels",
+    multiple=True,
+    callback=parse_pairs,
+    metavar="LABEL=VALUE",
+    help="Only steps of runs with this label.",
 )
-who_option = click.option("--who", default="", metavar="NAME", help="Only steps that this name, group or scope may answer.")
+who_option = click.option(
+    "--who", default="", metavar="NAME", help="Only steps that this name, group or scope may answer."
+)
 item_id = click.argument("item_id", metavar="ID")
 
 
@@ -32,7 +39,13 @@ def inbox() -> None:
 
 
 @inbox.command("list")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many, the longest waiting first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="How many, the longest waiting first.",
+)
 @filter_option
 @who_option
 @json_option
@@ -72,9 +85,16 @@ def show(item_id: str, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def answer(
-    ctx: click.Context, words: tuple[str, ...], fields: dict[str, Any], is_all: bool, labels: dict[str, str], who: str, by: str, yes: bool,
+    ctx: click.Context,
+    words: tuple[str, ...],
+    fields: dict[str, Any],
+    is_all: bool,
+    labels: dict[str, str],
+    who: str,
+    by: str,
+    yes: bool,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Answer steps that wait for a person, all with the same value: JSON, or the fields of an object.
 
     \b
@@ -89,7 +109,11 @@ def answer(
         raise click.UsageError("name the steps by their ids, or all with --all, which --filter and --who narrow")
     value = fields or parse_json(ctx, ctx.command.params[0], texts[0])
     with connect_to_kept(workers=False, as_json=as_json) as connection:
-        wanted = [item.id for item in connection.client.inbox(labels=labels, who=who, most=MAX_ANSWERED)] if is_all else [*ids]
+        wanted = (
+            [item.id for item in connection.client.inbox(labels=labels, who=who, most=MAX_ANSWERED)]
+            if is_all
+            else [*ids]
+        )
         if len(wanted) > 1 and not yes:
             click.confirm(f"Answer {len(wanted)} steps?", abort=True, err=True)
         return _send(connection, wanted, value, by, as_json=as_json)
@@ -100,9 +124,14 @@ def _send(connection: ServiceConnection, ids: list[str], value: Any, by: str, *,
     from cantata.client.records import outcomes
     from cantata.flows.waits import Answer
 
-    found = outcomes((Answer(id=each, value=value) for each in ids), lambda each: connection.client.answer(each.id, each.value, by=by))
+    found = outcomes(
+        (Answer(id=each, value=value) for each in ids),
+        lambda each: connection.client.answer(each.id, each.value, by=by),
+    )
     for each in found:
-        click.echo(each.model_dump_json() if as_json else f"{each.id}: {text_format.clean(each.message)}", err=not as_json)
+        click.echo(
+            each.model_dump_json() if as_json else f"{each.id}: {text_format.clean(each.message)}", err=not as_json
+        )
     if not found:
         click.echo("no step waits for a person", err=True)
     return 0 if all(each.outcome in ("taken", "kept") for each in found) else FAILED
@@ -123,4 +152,9 @@ def _details(item: InboxItem) -> list[str]:
     times = {"since": item.since, "ends": item.ends_at, "reminded": item.reminded_at, "escalated": item.escalated_at}
     rows |= {name: text_format.moment(at, "%Y-%m-%d %H:%M:%S") for name, at in times.items() if at}
     shown = [f"{name + ':':15}{text_format.clean(as_text(value))}" for name, value in rows.items() if value]
-    return [text_format.clean(item.question or item.id), "", *shown, f"{'answer:':15}submit inbox answer {item.id} JSON"]
+    return [
+        text_format.clean(item.question or item.id),
+        "",
+        *shown,
+        f"{'answer:':15}submit inbox answer {item.id} JSON",
+    ]

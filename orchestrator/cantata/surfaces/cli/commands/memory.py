@@ -30,15 +30,21 @@ def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a tenant and a session."""
     for option in (
         click.option(
-            "--session", metavar="NAME", help="The memory of this session, in place of the memory that all sessions of its tenant share."
+            "--session",
+            metavar="NAME",
+            help="The memory of this session, in place of the memory that all sessions of its tenant share.",
         ),
-        click.option("--tenant", metavar="NAME", default="", help="The tenant, as in the label `tenant` of runs; none if absent."),
+        click.option(
+            "--tenant", metavar="NAME", default="", help="The tenant, as in the label `tenant` of runs; none if absent."
+        ),
     ):
         command = option(command)
     return command
 
 
-namespace_option = click.option("--namespace", metavar="NAME", default=DEFAULT, show_default=True, help="The namespace.")
+namespace_option = click.option(
+    "--namespace", metavar="NAME", default=DEFAULT, show_default=True, help="The namespace."
+)
 
 
 @memory.command()
@@ -53,7 +59,9 @@ def get(key: str, namespace: str, tenant: str, session: str | None, as_json: boo
     if value is _MISSING:
         click.echo(f"there is no key {key!r} in namespace {namespace!r}; `submit memory list` shows the keys", err=True)
         return FAILED
-    click.echo(text_format.clean(value) if isinstance(value, str) and not as_json else json.dumps(value, ensure_ascii=False))
+    click.echo(
+        text_format.clean(value) if isinstance(value, str) and not as_json else json.dumps(value, ensure_ascii=False)
+    )
     return 0
 
 
@@ -61,10 +69,14 @@ def get(key: str, namespace: str, tenant: str, session: str | None, as_json: boo
 @click.argument("key")
 @click.argument("value")
 @namespace_option
-@click.option("--ttl", type=TTL, metavar="SECONDS", help="How long it is kept; if absent, as its namespace says, else forever.")
+@click.option(
+    "--ttl", type=TTL, metavar="SECONDS", help="How long it is kept; if absent, as its namespace says, else forever."
+)
 @scope_options
 @json_option
-def set_(key: str, value: str, namespace: str, ttl: float | None, tenant: str, session: str | None, as_json: bool) -> int:
+def set_(
+    key: str, value: str, namespace: str, ttl: float | None, tenant: str, session: str | None, as_json: bool
+) -> int:
     """Store a value: JSON if it is valid JSON, else the text."""
     with _open_bank(tenant, session, may_start=True) as bank:
         bank.store_memory(key, _json_or_text(value), namespace, ttl)
@@ -81,7 +93,9 @@ def list_(namespace: str, tenant: str, session: str | None, as_json: bool) -> in
     """List the keys of a namespace. Those of `conversations` are the sessions."""
     with _open_bank(tenant, session) as bank:
         _print_names(
-            bank.list_memories(namespace), as_json, f"namespace {namespace!r} is empty; `submit memory namespaces` lists those with values"
+            bank.list_memories(namespace),
+            as_json,
+            f"namespace {namespace!r} is empty; `submit memory namespaces` lists those with values",
         )
     return 0
 
@@ -107,7 +121,9 @@ def clear(namespace: str | None, everything: bool, tenant: str, session: str | N
         raise click.UsageError("expected either --namespace NAME or --all")
     with _open_bank(tenant, session) as bank:
         count = bank.clear_memories(namespace)
-    click.echo(json.dumps({"cleared": count}) if as_json else f"deleted {text_format.counted(count, 'value')}", err=not as_json)
+    click.echo(
+        json.dumps({"cleared": count}) if as_json else f"deleted {text_format.counted(count, 'value')}", err=not as_json
+    )
     return 0
 
 

@@ -28,12 +28,18 @@ def list_(config: str | None, as_json: bool) -> int:
         paused = {each.model: each for each in connection.client.fleet.paused_models()}
         names = sorted({*_models_of(connection.client.definitions), *paused})
     if as_json:
-        click.echo(json.dumps([{"model": name, "paused": asdict(paused[name]) if name in paused else None} for name in names]))
+        click.echo(
+            json.dumps([{"model": name, "paused": asdict(paused[name]) if name in paused else None} for name in names])
+        )
         return 0
     rows = [("model", "state", "until", "the provider says")]
     for name in names:
         pause = paused.get(name)
-        cells = ("paused", text_format.moment(pause.until), text_format.line(pause.message, 200)) if pause else ("ready", "", "")
+        cells = (
+            ("paused", text_format.moment(pause.until), text_format.line(pause.message, 200))
+            if pause
+            else ("ready", "", "")
+        )
         rows.append((name, *cells))
     click.echo("\n".join(text_format.columns(rows)))
     return 0
@@ -55,6 +61,12 @@ def resume(name: str) -> int:
 
 def _models_of(definitions: Definitions) -> set[str]:
     """Return LiteLLM's names of the models that a configuration names."""
-    own = [each for agent in definitions.agents.values() for each in (*agent.models, *([agent.model] if agent.model else []))]
-    named = [each if isinstance(each, Model) else definitions.model_of(each) for each in (*own, definitions.defaults.model)]
+    own = [
+        each
+        for agent in definitions.agents.values()
+        for each in (*agent.models, *([agent.model] if agent.model else []))
+    ]
+    named = [
+        each if isinstance(each, Model) else definitions.model_of(each) for each in (*own, definitions.defaults.model)
+    ]
     return {model.model for model in (*definitions.models.values(), *named)}

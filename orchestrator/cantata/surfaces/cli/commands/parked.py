@@ -36,7 +36,8 @@ def list_(as_json: bool) -> int:
         return 0
     rows = [("id", "since", "item", "error")]
     rows += [
-        (item.id, text_format.moment(item.since), text_format.line(item.item, 60), text_format.line(item.error, 100)) for item in found
+        (item.id, text_format.moment(item.since), text_format.line(item.item, 60), text_format.line(item.error, 100))
+        for item in found
     ]
     click.echo("\n".join(text_format.columns(rows)))
     for effect in dict.fromkeys(f"{item.duty}: {item.effect}" for item in found):

@@ -40,11 +40,20 @@ def filter_options(command: Callable[..., int]) -> Callable[..., int]:
     kinds = click.Choice(["turn", "chain", "webhook"])
     text = "Only runs with this text in their id, session, labels, team, agent or chain, or early in the text of a turn (120 characters)."
     for option in (
-        click.option("--since", callback=parse_age, metavar="AGE", help="Only runs that were submitted since then: 90s, 30m, 1h, 7d."),
+        click.option(
+            "--since",
+            callback=parse_age,
+            metavar="AGE",
+            help="Only runs that were submitted since then: 90s, 30m, 1h, 7d.",
+        ),
         click.option("--search", "text", default="", metavar="TEXT", help=text),
         click.option("--kind", type=kinds, help="Only runs of this kind; without it, none that post to webhooks."),
         click.option(
-            "--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times."
+            "--status",
+            "statuses",
+            multiple=True,
+            metavar="STATUS",
+            help="Only runs with this status; may be given several times.",
         ),
     ):
         command = option(command)
@@ -52,7 +61,9 @@ def filter_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 @runs.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first."
+)
 @filter_options
 @click.option("--before", metavar="ID", help="Only runs that were submitted before this one.")
 @json_option
@@ -89,7 +100,9 @@ def follow(run_id: str, since: int | None, as_json: bool) -> int:
 
 @runs.command()
 @run_id
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer; then show the result so far.")
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer; then show the result so far."
+)
 @json_option
 def result(run_id: str, timeout: float | None, as_json: bool) -> int:
     """Wait until a run is over, and show its result."""
@@ -130,7 +143,11 @@ def cancel(run_ids: tuple[str, ...], yes: bool, as_json: bool, **filters: Any) -
 @runs.command()
 @run_id
 @click.option(
-    "--from", "from_step", required=True, metavar="STEP", help="The first step to run again: a node, or an id in the output of `show`."
+    "--from",
+    "from_step",
+    required=True,
+    metavar="STEP",
+    help="The first step to run again: a node, or an id in the output of `show`.",
 )
 @click.option(
     "--set",
@@ -188,7 +205,9 @@ def signal(run_id: str, step: str, value: str, by: str, as_json: bool) -> int:
 @runs.command()
 @run_id
 @click.argument("name")
-@click.option("--input", "given", metavar="JSON|@FILE", callback=parse_json_object, help="Its arguments, by name; none if absent.")
+@click.option(
+    "--input", "given", metavar="JSON|@FILE", callback=parse_json_object, help="Its arguments, by name; none if absent."
+)
 @click.option("--step", metavar="ID", help="The step of the workflow, if the run has several.")
 @json_option
 def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None, as_json: bool) -> int:

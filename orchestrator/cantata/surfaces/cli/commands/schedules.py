@@ -51,7 +51,9 @@ def list_(tenant: str, as_json: bool) -> int:
     with _open() as client:
         found = client.schedules.of(tenant).list()
     if as_json:
-        click.echo(json.dumps([each.model_dump(mode="json", exclude_defaults=True) for each in found], ensure_ascii=False))
+        click.echo(
+            json.dumps([each.model_dump(mode="json", exclude_defaults=True) for each in found], ensure_ascii=False)
+        )
     elif not found:
         click.echo("there are no schedules; `submit schedules apply` creates those of the configuration", err=True)
     for each in () if as_json else found:
@@ -69,13 +71,17 @@ def list_(tenant: str, as_json: bool) -> int:
 @click.option("--every", metavar="DURATION", help="Such as 10m or 1h30m.")
 @click.option("--at", metavar="TIME", help="One date and time, such as 2030-05-01T09:00.")
 @click.option("--timezone", metavar="NAME", help="Such as Europe/Berlin; UTC if absent.")
-@click.option("--turn", metavar="TEXT", help="The text of a turn. It and the input may have placeholders, such as {date}.")
+@click.option(
+    "--turn", metavar="TEXT", help="The text of a turn. It and the input may have placeholders, such as {date}."
+)
 @click.option("--agent", metavar="NAME", help="The agent of the turn.")
 @click.option("--team", metavar="NAME", help="The team of the turn.")
 @click.option("--session", metavar="NAME", help="The session of the turn.")
 @click.option("--chain", metavar="NAME", help="A chain of the configuration.")
 @click.option("--workflow", metavar="NAME", help="A workflow in Python of the configuration.")
-@click.option("--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The input of the chain or workflow.")
+@click.option(
+    "--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The input of the chain or workflow."
+)
 @click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run is open; skip if absent.")
 @click.option("--catch-up", metavar="DURATION", help="How late a time may still be run; 1h if absent.")
 @click.option("--jitter", metavar="DURATION", help="Delay each time by a part of this.")
@@ -84,8 +90,19 @@ def list_(tenant: str, as_json: bool) -> int:
 @click.option("--replace", is_flag=True, help="Replace a schedule of this name.")
 @config_option
 @json_option
-def create(name: str, turn: str | None, agent: str | None, team: str | None, session: str | None, given: dict[str, Any] | None,
-           labels: dict[str, str], replace: bool, config: str | None, as_json: bool, **fields: Any) -> int:  # fmt: skip
+def create(
+    name: str,
+    turn: str | None,
+    agent: str | None,
+    team: str | None,
+    session: str | None,
+    given: dict[str, Any] | None,
+    labels: dict[str, str],
+    replace: bool,
+    config: str | None,
+    as_json: bool,
+    **fields: Any,
+) -> int:
     """Create a schedule. Its runs have the configuration as it is now."""
     named = {"text": turn, "agent": agent, "team": team, "session": session}
     if turn is None and (agent or team or session):
@@ -115,7 +132,11 @@ def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
         lines = [line for change in changes for line in describe(change)]
         if as_json:
             fields = ("kind", "name", "tenant", "fields")
-            click.echo(json.dumps([{field: getattr(change, field) for field in fields} for change in changes], ensure_ascii=False))
+            click.echo(
+                json.dumps(
+                    [{field: getattr(change, field) for field in fields} for change in changes], ensure_ascii=False
+                )
+            )
         else:
             click.echo("\n".join(lines) or "the schedules are as the configuration declares them", err=not lines)
         if dry_run or not changes:
@@ -142,10 +163,14 @@ def _act(method: str, name: str, tenant: str, as_json: bool) -> int:
         return _print_one(getattr(client.schedules.of(tenant), method)(name), as_json)
 
 
-add_commands(schedules, _act, {
-    "show": ("get", "Show a schedule with its next times and its last runs."),
-    "resume": ("resume", "Have a paused schedule go on with its next time."),
-})  # fmt: skip
+add_commands(
+    schedules,
+    _act,
+    {
+        "show": ("get", "Show a schedule with its next times and its last runs."),
+        "resume": ("resume", "Have a paused schedule go on with its next time."),
+    },
+)
 
 
 @schedules.command()
@@ -167,7 +192,9 @@ def trigger(name: str, tenant: str, as_json: bool) -> int:
 
 @schedules.command()
 @name_argument
-@click.option("--from", "start", required=True, metavar="TIME", help="The first time, such as 2030-05-01 or 2030-05-01T09:00.")
+@click.option(
+    "--from", "start", required=True, metavar="TIME", help="The first time, such as 2030-05-01 or 2030-05-01T09:00."
+)
 @click.option("--to", "end", required=True, metavar="TIME", help="The last time.")
 @tenant_option
 @json_option
@@ -199,7 +226,10 @@ def import_(application: str) -> int:
     from cantata.client.application import beat_schedule
 
     found = beat_schedule.read(application)
-    click.echo(yaml.safe_dump({"tools": found.tools, "schedules": found.schedules}, sort_keys=False, allow_unicode=True), nl=False)
+    click.echo(
+        yaml.safe_dump({"tools": found.tools, "schedules": found.schedules}, sort_keys=False, allow_unicode=True),
+        nl=False,
+    )
     for fault in found.faults:
         click.echo(f"submit: {fault.where}: {fault.message}", err=True)
     return FAILED if found.faults else 0
@@ -221,7 +251,10 @@ def _lines(view: ScheduleView) -> Sequence[str]:
         ("error", view.unreadable or view.error),
     ]
     lines = [view.name, *(f"  {label:8} {text_format.clean(text)}" for label, text in rows if text)]
-    return [*lines, *(f"  {_moment(run.scheduled_at):16}  {run.run_id:19}  {run.status or 'expired'}" for run in view.runs)]
+    return [
+        *lines,
+        *(f"  {_moment(run.scheduled_at):16}  {run.run_id:19}  {run.status or 'expired'}" for run in view.runs),
+    ]
 
 
 def _moment(seconds: float) -> str:
@@ -232,4 +265,6 @@ def _time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"expected a date or time such as 2030-05-01 or 2030-05-01T09:00, not {text!r}") from None
+        raise click.BadParameter(
+            f"expected a date or time such as 2030-05-01 or 2030-05-01T09:00, not {text!r}"
+        ) from None

@@ -28,11 +28,15 @@ def _parse_name(ctx: click.Context, option: click.Parameter, name: str) -> str:
 
 
 name = click.argument("name", callback=_parse_name)
-tenant = click.option("--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its turns; none if absent.")
+tenant = click.option(
+    "--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its turns; none if absent."
+)
 
 
 @sessions.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the last used first.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the last used first."
+)
 @tenant
 @json_option
 def list_(limit: int, tenant: str, as_json: bool) -> int:
@@ -50,7 +54,9 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
 
 @sessions.command()
 @name
-@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="How many of the newest entries; all if absent.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="NUMBER", help="How many of the newest entries; all if absent."
+)
 @tenant
 @json_option
 def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
@@ -72,7 +78,9 @@ def clear(name: str, tenant: str, as_json: bool) -> int:
     """Delete the entries of a conversation. Its turns are kept as runs."""
     with connect_to_kept(workers=False, as_json=as_json) as connection:
         count = connection.client.of(tenant).sessions.clear(name)
-    click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"deleted {count} entries", err=not as_json)
+    click.echo(
+        json.dumps({"session": name, "cleared": count}) if as_json else f"deleted {count} entries", err=not as_json
+    )
     return 0
 
 

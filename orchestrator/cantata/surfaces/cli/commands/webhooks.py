@@ -29,7 +29,10 @@ def list_(config: str | None, as_json: bool) -> int:
 
     found = load_definitions(config)
     if as_json:
-        shown = {name: {each: one.model_dump() for each, one in getattr(found, name).items()} for name in ("webhooks", "alerts")}
+        shown = {
+            name: {each: one.model_dump() for each, one in getattr(found, name).items()}
+            for name in ("webhooks", "alerts")
+        }
         click.echo(json.dumps(shown))
         return 0
     for name, hook in found.webhooks.items():

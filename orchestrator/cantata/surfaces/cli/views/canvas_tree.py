@@ -28,7 +28,9 @@ def canvases_of(graph: Graph, dispatch: MessageHead) -> Iterator[Canvas | Step]:
         for has_graph in (True, False):
             alike = [step for step in ready if (sources[step.id] <= decided) == has_graph]
             unsent = [step for step in alike if step.decides or step.kind == "wait"]
-            built = canvas.build(dispatch, [(step.id, step) for step in alike if step not in unsent], followers if has_graph else None)
+            built = canvas.build(
+                dispatch, [(step.id, step) for step in alike if step not in unsent], followers if has_graph else None
+            )
             carried.update(canvas.carried_steps(built))
             yield from unsent
             yield from built
@@ -37,7 +39,10 @@ def canvases_of(graph: Graph, dispatch: MessageHead) -> Iterator[Canvas | Step]:
 
 def canvas_tree(found: Iterable[Canvas | Step]) -> list[TreeLine]:
     """Return the tree of what `canvases_of` yields."""
-    return [TreeLine(f"{each.id}  {destination(each)}, without a message") if isinstance(each, Step) else _canvas(each) for each in found]
+    return [
+        TreeLine(f"{each.id}  {destination(each)}, without a message") if isinstance(each, Step) else _canvas(each)
+        for each in found
+    ]
 
 
 def _canvas(each: Canvas) -> TreeLine:

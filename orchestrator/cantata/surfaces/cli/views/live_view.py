@@ -69,7 +69,10 @@ def render(view: RunView, now_ms: float, *, max_rows: int = MAX_ROWS) -> Rendera
 def _title(view: RunView, now_ms: float) -> Text:
     end_ms = view.at_ms if view.status in RUN_OVER else now_ms
     took = text_format.duration(max(0.0, end_ms - view.began_ms)) if view.began_ms else ""
-    return Text(" · ".join(part for part in (f"run {view.run_id}", text_format.state_label(view.state), took) if part), style="bold")
+    return Text(
+        " · ".join(part for part in (f"run {view.run_id}", text_format.state_label(view.state), took) if part),
+        style="bold",
+    )
 
 
 def _cells(row: Row, view: RunView, now_ms: float) -> tuple[RenderableType, RenderableType, RenderableType]:
@@ -78,9 +81,15 @@ def _cells(row: Row, view: RunView, now_ms: float) -> tuple[RenderableType, Rend
     step = row.step
     is_running = step.state == "running" or (step.items is not None and step.state == "expanded")
     sign, style = (
-        (SPINNER[int(now_ms / 100) % len(SPINNER)], "cyan") if is_running else RETRIED_SIGN if step.is_retried else SIGNS[step.state]
+        (SPINNER[int(now_ms / 100) % len(SPINNER)], "cyan")
+        if is_running
+        else RETRIED_SIGN
+        if step.is_retried
+        else SIGNS[step.state]
     )
-    name = Text.assemble("  " * row.depth, (sign, style), " ", (text_format.line(row.name, 60), "dim" if style == "dim" else ""))
+    name = Text.assemble(
+        "  " * row.depth, (sign, style), " ", (text_format.line(row.name, 60), "dim" if style == "dim" else "")
+    )
     return name, Text(_time(step, now_ms), style="dim"), _progress(step.items, step.note) if step.items else _note(step)
 
 
@@ -92,7 +101,10 @@ def _time(step: StepProgress, now_ms: float) -> str:
 
 
 def _note(step: StepProgress) -> Text:
-    attempt, tokens = f"attempt {step.attempt}" if step.attempt > 1 else "", text_format.tokens(step.tokens_in, step.tokens_out)
+    attempt, tokens = (
+        f"attempt {step.attempt}" if step.attempt > 1 else "",
+        text_format.tokens(step.tokens_in, step.tokens_out),
+    )
     parts = [step.line, attempt, step.model, tokens]
     fixed = {"stopped": "stopped", "timed_out": "timed out"}
     note = fixed.get(step.state, text_format.line(step.note, 200))
@@ -102,7 +114,10 @@ def _note(step: StepProgress) -> Text:
         note = _tail(step.reply)
     style = "red" if step.state == "failed" else "yellow" if step.is_retried else "dim"
     return Text("  ", no_wrap=True).join(
-        [*(Text(text_format.line(part), style="dim") for part in parts if part), *([Text(note, style=style)] if note else [])]
+        [
+            *(Text(text_format.line(part), style="dim") for part in parts if part),
+            *([Text(note, style=style)] if note else []),
+        ]
     )
 
 

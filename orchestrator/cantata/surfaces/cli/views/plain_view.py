@@ -20,7 +20,9 @@ NO_NAMES: Mapping[str, str] = {}
 MAX_SHOWN = 400  # characters of one value on a terminal; --json has it as it was kept
 
 
-def apply_and_describe(view: RunView, event: RunEvent, names: Mapping[str, str] = NO_NAMES) -> tuple[RunView, str | None]:
+def apply_and_describe(
+    view: RunView, event: RunEvent, names: Mapping[str, str] = NO_NAMES
+) -> tuple[RunView, str | None]:
     """Return the view after an event, and a line about the event; None if it is not worth one. `names` are names of steps for people."""
     after = view.apply(event)
     line = _describe(view, after, event, names)
@@ -29,14 +31,19 @@ def apply_and_describe(view: RunView, event: RunEvent, names: Mapping[str, str] 
 
 def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[str, str]) -> str:
     reason = text_format.line(event.explanation, MAX_REASON)
-    if len(after.warnings) > len(before.warnings) or (event.is_warning and event.explanation not in before.blocked.values()):
+    if len(after.warnings) > len(before.warnings) or (
+        event.is_warning and event.explanation not in before.blocked.values()
+    ):
         return f"warning: {reason}"
     if event.ends_run:
         return f"{text_format.state_label(after.state)} {event.run_id}"
     step = event.step or ""
     if step == START:
         return f"failed to start: {reason}" if event.step_state == "failed" else ""
-    changed = next((name for name, each in after.steps.items() if each.items is not None and each is not before.steps.get(name)), None)
+    changed = next(
+        (name for name, each in after.steps.items() if each.items is not None and each is not before.steps.get(name)),
+        None,
+    )
     if changed and step.startswith(f"{changed}/"):
         return _describe_item(changed, before.steps.get(changed, StepProgress()), after.steps[changed], event)
     if step.endswith(EXITS):
@@ -50,7 +57,9 @@ def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[s
         return f"{'timed out' if event.timed_out else 'done'} {named(step, names)}{took}"
     asks = _describe_question(event) if isinstance(event, SignalAwaited) else ""
     signal = f"submit runs signal {event.run_id} {step} JSON"
-    return event.line.format_map({**dict(event), "step": named(step, names), "reason": reason, "asks": asks, "signal": signal})
+    return event.line.format_map(
+        {**dict(event), "step": named(step, names), "reason": reason, "asks": asks, "signal": signal}
+    )
 
 
 def named(step: str, names: Mapping[str, str]) -> str:
@@ -82,9 +91,15 @@ def format_line(line: LogLine, names: Mapping[str, str] = NO_NAMES) -> str:
     of = f"{step}#{line.attempt}" if line.step and line.attempt else step
     event = text_format.clean(line.event) if line.logger else text_format.line(line.event, MAX_SHOWN)
     rest = [f"{name}={_value(value)}" for name, value in line.fields.items() if name != "exception"]
-    head = " ".join([at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), event, *rest])
+    head = " ".join(
+        [at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), event, *rest]
+    )
     trace = line.fields.get("exception")
-    return head + ("" if trace is None else "\n" + "\n".join(f"    {each}" for each in text_format.clean(str(trace)).rstrip().splitlines()))
+    return head + (
+        ""
+        if trace is None
+        else "\n" + "\n".join(f"    {each}" for each in text_format.clean(str(trace)).rstrip().splitlines())
+    )
 
 
 def _value(value: JsonValue) -> str:

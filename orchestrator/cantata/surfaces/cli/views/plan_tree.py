@@ -38,7 +38,10 @@ def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> lis
     steps = {step.id: step for step in graph.steps}
     width = max((len(step.id) for step in graph.steps), default=0)
     return [
-        TreeLine(f"{step.id:{width}}  {_describe(step)}{_dependencies(before.get(step.id, ()))}", _expansion(step, definitions, depth))
+        TreeLine(
+            f"{step.id:{width}}  {_describe(step)}{_dependencies(before.get(step.id, ()))}",
+            _expansion(step, definitions, depth),
+        )
         for step in (steps[step_id] for wave in waves(graph) for step_id in wave)
     ]
 
@@ -89,6 +92,8 @@ def _expand_chain(step: Step, definitions: Definitions) -> Graph:
 _EXPANSIONS: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "chain.map": lambda step, _: expand.expand_map(step.id, step, [None]),
     "chain.run": _expand_chain,
-    "agent.run": lambda step, definitions: agent_steps.expand_agent(str(step.params["agent"]), definitions, parent=step.id, spec=step),
+    "agent.run": lambda step, definitions: agent_steps.expand_agent(
+        str(step.params["agent"]), definitions, parent=step.id, spec=step
+    ),
     "team.run": lambda step, definitions: turn_plan.expand_team(str(step.params["team"]), definitions, parent=step.id),
 }

@@ -38,7 +38,9 @@ def show_progress(text: str) -> Iterator[None]:
 def await_own(stack: Stack) -> None:
     """Say that a stack of this command's own is used, and wait until it is ready."""
     path = stack.home.path
-    purpose = f"starting one in {path} for this command" if stack.has_workers else f"using what {path} keeps, without workers"
+    purpose = (
+        f"starting one in {path} for this command" if stack.has_workers else f"using what {path} keeps, without workers"
+    )
     click.echo(f"neither REDIS_URL nor CANTATA_APP nor a stack of `submit up` here: {purpose}", err=True)
     with show_progress(f"starting {'a stack' if stack.has_workers else 'Redis'} in {path}"):
         stack.wait_ready()

@@ -57,7 +57,11 @@ def _tree(steps: Mapping[str, StepProgress]) -> Iterator[Row]:
 
 def _rank(row: Row) -> int:
     """Return the rank of a row for keeping it if not all fit: 0 first."""
-    if row.step.is_retried or row.step.state in ("running", "waiting_signal") or (row.step.items and row.step.state not in VIEW_OVER):
+    if (
+        row.step.is_retried
+        or row.step.state in ("running", "waiting_signal")
+        or (row.step.items and row.step.state not in VIEW_OVER)
+    ):
         return 0
     return {"failed": 1, "expanded": 2, "waiting": 4}.get(row.step.state, 3)
 

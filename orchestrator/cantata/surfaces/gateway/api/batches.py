@@ -16,7 +16,15 @@ from cantata.errors import CantataError, ConfigError, Fault
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
-from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Limit, OpenRequestDep, ReaderTenant, ServiceDep
+from cantata.surfaces.gateway.api.routes import (
+    ERRORS,
+    UNKNOWN,
+    CallerGrant,
+    Limit,
+    OpenRequestDep,
+    ReaderTenant,
+    ServiceDep,
+)
 from cantata.surfaces.gateway.grants import STARTS, Grant
 from cantata.surfaces.gateway.http_errors import rejection
 from cantata.surfaces.gateway.outer_layer import PathName
@@ -25,7 +33,9 @@ from cantata.surfaces.http.rejections import ErrorBody, RequestRejected
 from cantata.surfaces.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 
 ROWS = '{"text": "Where is my order?"}\n{"text": "I want my money back."}\n'
-CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorBody, "description": "its state does not allow this, or it is another"}}
+CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: {"model": ErrorBody, "description": "its state does not allow this, or it is another"}
+}
 Start = Annotated[int, Query(ge=0, le=2**40, description="the number of the first row, from 0")]
 
 router = APIRouter(responses={**ERRORS, **UNKNOWN}, tags=["batches"])
@@ -77,9 +87,14 @@ async def begin_batch(request: Request, response: Response, service: ServiceDep,
         _check(service, caller, target)
         _batches(service, caller.tenant).check_target(target, body.columns)
         return _batches(service, caller.tenant).open(
-            body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd,
-            labels=caller.labels(), webhooks=body.webhooks,
-        )  # fmt: skip
+            body.name,
+            target,
+            columns=body.columns,
+            concurrency=body.concurrency,
+            budget_usd=body.budget_usd,
+            labels=caller.labels(),
+            webhooks=body.webhooks,
+        )
 
     found = await service.call(begin)
     response.headers["Location"] = f"{service.prefix}/batches/{found.name}"
@@ -238,7 +253,11 @@ def _change(what: str, description: str) -> None:
     router.post(f"/batches/{{name}}/{what}", responses=CONFLICT)(change)
 
 
-BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {"pause": Batches.pause, "resume": Batches.resume, "cancel": Batches.cancel}
+BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {
+    "pause": Batches.pause,
+    "resume": Batches.resume,
+    "cancel": Batches.cancel,
+}
 _change("pause", "Submit no more rows; open ones go on.")
 _change("resume", "Go on with a paused batch.")
 _change("cancel", "End a batch for good, and cancel its open rows.")

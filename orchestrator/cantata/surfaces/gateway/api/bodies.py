@@ -15,7 +15,16 @@ from cantata.config.documents import parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import ConfigError
 from cantata.flows.waits import Answer
-from cantata.flows.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
+from cantata.flows.wire import (
+    AnswerOutcome,
+    ChainRequest,
+    ChainResponse,
+    HistoryEntry,
+    RunResult,
+    RunStatus,
+    SessionInfo,
+    TurnRequest,
+)
 from cantata.operation.logs.lines import LogLine
 from cantata.surfaces.http.rejections import RequestRejected
 from cantata.values import BoundedJson, BoundedObject, JsonValue, NumberOfSeconds, Value
@@ -116,7 +125,9 @@ class MemoryBody(Value):
     """A value to store in memory."""
 
     value: BoundedJson = Field(description="any JSON")
-    ttl_s: NumberOfSeconds | None = Field(default=None, gt=0, le=MAX_MEMORY_TTL_S, description="seconds it is stored; without it, for ever")
+    ttl_s: NumberOfSeconds | None = Field(
+        default=None, gt=0, le=MAX_MEMORY_TTL_S, description="seconds it is stored; without it, for ever"
+    )
 
 
 class SignalBody(Value):
@@ -150,7 +161,8 @@ class ForkBody(Value):
 
     from_step: str = Field(description="a step, or a name that a step had at the end of the run")
     changes: BoundedObject = Field(
-        default_factory=dict, description='changes of the input, such as {"input.x": 5}; only steps that are executed again read them'
+        default_factory=dict,
+        description='changes of the input, such as {"input.x": 5}; only steps that are executed again read them',
     )
 
 
@@ -184,15 +196,23 @@ class BatchBody(Value):
     """A batch to begin: its rows are submitted afterwards."""
 
     name: str = Field(description="unique for the tenant; the same name goes on with the same batch")
-    agent: str | None = Field(None, description="the agent that gets the rows; exactly one of agent, team, chain and workflow")
+    agent: str | None = Field(
+        None, description="the agent that gets the rows; exactly one of agent, team, chain and workflow"
+    )
     team: str | None = Field(None, description="the team")
     chain: str | None = Field(None, description="the chain, by its name in the configuration")
     workflow: str | None = Field(None, description="the workflow in Python")
-    columns: dict[str, str] = Field(default_factory=dict, description="field of a row → field of the input, such as text")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="field of a row → field of the input, such as text"
+    )
     concurrency: int = Field(100, ge=1, le=MAX_OPEN, description="rows without a delivered result at most")
-    budget_usd: float | None = Field(None, gt=0, description="no row is accepted that would probably make it cost more, in US dollars")
+    budget_usd: float | None = Field(
+        None, gt=0, description="no row is accepted that would probably make it cost more, in US dollars"
+    )
     webhooks: list[str] = Field(
-        default_factory=list, max_length=10, description="names of the configuration, or URLs, which get a message when it is over"
+        default_factory=list,
+        max_length=10,
+        description="names of the configuration, or URLs, which get a message when it is over",
     )
 
 
@@ -258,7 +278,9 @@ async def _json(request: Request) -> str:
 def document_body(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request body for the OpenAPI document."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}
+    }
 
 
 REQUEST_BODIES: tuple[type[BaseModel], ...] = (

@@ -28,7 +28,9 @@ from cantata.values import JsonValue
 Frame = dict[str, JsonValue]
 
 CHOICE_FIELDS = ("plan", "next_action", "refined", "fault")
-MAX_VALUE = 4096  # characters of a call's input or output as JSON; larger ones are left out, and are in the run's record
+MAX_VALUE = (
+    4096  # characters of a call's input or output as JSON; larger ones are left out, and are in the run's record
+)
 
 
 def frame_of(event: RunEvent, step: StepRecord | None) -> Frame | None:
@@ -40,7 +42,9 @@ def frame_of(event: RunEvent, step: StepRecord | None) -> Frame | None:
 
 def result_frame(event: RunEvent, result: RunResult) -> Frame:
     """Return the last frame of a turn: how it ended."""
-    fields = result.model_dump(mode="json", include={"status", "output", "error", "agents", "usage", "warnings", "duration_ms"})
+    fields = result.model_dump(
+        mode="json", include={"status", "output", "error", "agents", "usage", "warnings", "duration_ms"}
+    )
     return {"type": "result", "run_id": event.run_id, "seq": event.seq, **fields}
 
 

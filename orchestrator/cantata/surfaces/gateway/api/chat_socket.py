@@ -52,11 +52,16 @@ class ChatText(Value):
 
     text: str = Field(description="the user's message; `@agent: text` addresses an agent without routing")
     id: str | None = Field(
-        default=None, min_length=1, max_length=200, description="the client's own, unique in the session: sent twice, it is one turn"
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="the client's own, unique in the session: sent twice, it is one turn",
     )
     team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(default=None, description="the agent to answer")
-    send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
+    send_history: bool = Field(
+        default=False, description="whether the agent's input begins with the conversation so far, as text"
+    )
     timeout_s: NumberOfSeconds | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
 
 
@@ -88,7 +93,9 @@ async def chat(websocket: WebSocket, session: PathName) -> None:
 class _ChatConnection:
     """Connection of one client."""
 
-    def __init__(self, websocket: WebSocket, service: GatewayService, request_rate: RequestRate, grant: Grant, session: str) -> None:
+    def __init__(
+        self, websocket: WebSocket, service: GatewayService, request_rate: RequestRate, grant: Grant, session: str
+    ) -> None:
         self._websocket = websocket
         self._service = service
         self._request_rate = request_rate
@@ -137,7 +144,9 @@ class _ChatConnection:
 
     def _check_followed(self) -> None:
         if len(self._followed) >= MAX_FOLLOWED:
-            raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are still open", code="too_many_turns", retry_after_s=1)
+            raise RequestRejected(
+                429, f"{MAX_FOLLOWED} turns of this connection are still open", code="too_many_turns", retry_after_s=1
+            )
 
     async def _resume(self, request: ResumeRequest) -> None:
         for run_id, after in request.resume.items():
@@ -184,7 +193,9 @@ class _ChatConnection:
                 steps = await self._service.call.when_free(run.steps, step_ids) if step_ids else {}
                 for event in events:
                     if event.ends_run:
-                        await self._send(chat_frames.result_frame(event, await self._service.call.when_free(run.result)))
+                        await self._send(
+                            chat_frames.result_frame(event, await self._service.call.when_free(run.result))
+                        )
                         return
                     frame = chat_frames.frame_of(event, steps.get(event.step or ""))
                     if frame is not None:
@@ -236,7 +247,9 @@ def _id_of(document: Document) -> str | None:
 
 def _request(document: Document) -> ChatText | ResumeRequest:
     """Return the request in a message. Raises ConfigError with every fault."""
-    model: type[ChatText | ResumeRequest] = ResumeRequest if isinstance(document.data, dict) and "resume" in document.data else ChatText
+    model: type[ChatText | ResumeRequest] = (
+        ResumeRequest if isinstance(document.data, dict) and "resume" in document.data else ChatText
+    )
     try:
         return model.model_validate(document.data)
     except ValidationError as error:

@@ -15,7 +15,10 @@ from cantata.surfaces.gateway.grants import Grant
 from cantata.surfaces.gateway.outer_layer import PathName
 
 ReaderGrant = Annotated[Grant, Depends(grant_with("read"))]
-Labels = Annotated[list[str], Query(alias="label", max_length=20, description="only runs with this label, `name=value`; may be repeated")]
+Labels = Annotated[
+    list[str],
+    Query(alias="label", max_length=20, description="only runs with this label, `name=value`; may be repeated"),
+]
 Who = Annotated[str, Query(max_length=200, description="only those that this name, group or scope may answer")]
 After = Annotated[str | None, Query(max_length=2100, description="`next` of the previous page")]
 
@@ -24,8 +27,13 @@ router = APIRouter(responses=ERRORS, tags=["inbox"])
 
 @router.get("/inbox")
 async def list_inbox(
-    service: ServiceDep, caller: ReaderGrant, label: Labels = [], who: Who = "", after: After = None, most: Limit = 50  # noqa: B006  # FastAPI copies it
-) -> Inbox:  # fmt: skip
+    service: ServiceDep,
+    caller: ReaderGrant,
+    label: Labels = [],  # noqa: B006  # FastAPI copies it
+    who: Who = "",
+    after: After = None,
+    most: Limit = 50,
+) -> Inbox:
     """Return the steps that wait for a person, the longest waiting first; `refused` says why this token may not answer one."""
     return await service.call(service.granted(caller).inbox, labels=labels_of(label), who=who, after=after, limit=most)
 

@@ -14,29 +14,49 @@ from cantata.flows.wire import RunStatus
 from cantata.surfaces.gateway.access import PAGES
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
-from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
+from cantata.surfaces.gateway.api.routes import (
+    ERRORS,
+    UNKNOWN,
+    CallerGrant,
+    Key,
+    Limit,
+    ReaderTenant,
+    ServiceDep,
+    accepted,
+)
 from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.surfaces.http.rejections import ErrorBody, RequestRejected
 from cantata.surfaces.pages import assets
 
 MAX_OPENED = 20
 
-Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs with this status; may be repeated")]
+Statuses = Annotated[
+    list[RunStatus] | None, Query(alias="status", description="only runs with this status; may be repeated")
+]
 Kind = Annotated[Literal["turn", "chain", "webhook"] | None, Query(description="only runs of this kind")]
-SearchText = Annotated[str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")]
+SearchText = Annotated[
+    str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")
+]
 Since = Annotated[
-    float | None, Query(ge=FIRST_INSTANT_S, le=LAST_INSTANT_S, description="only runs accepted since then, seconds since 1970")
+    float | None,
+    Query(ge=FIRST_INSTANT_S, le=LAST_INSTANT_S, description="only runs accepted since then, seconds since 1970"),
 ]
 Until = Annotated[
-    float | None, Query(ge=FIRST_INSTANT_S, le=LAST_INSTANT_S, description="only runs accepted until then, seconds since 1970")
+    float | None,
+    Query(ge=FIRST_INSTANT_S, le=LAST_INSTANT_S, description="only runs accepted until then, seconds since 1970"),
 ]
 Days = Annotated[int, Query(ge=1, le=MAX_DAYS, description="number of days")]
 Before = Annotated[str | None, Query(max_length=220, description="`next` of the previous page")]
-Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")]
+Opened = Annotated[
+    list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")
+]
 
 Signalled = Annotated[str | None, Query(max_length=2000, description="the step of a signal")]
 After = Annotated[
-    str, Query(pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last known line; only later lines are sent")
+    str,
+    Query(
+        pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last known line; only later lines are sent"
+    ),
 ]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
@@ -58,11 +78,15 @@ async def list_runs(
 ) -> RunList:
     """Return runs, newest first. A page may be short or empty although `next` is set: the search of a page is bounded."""
     found = service.of(tenant).list
-    return await service.call(found, statuses=status or (), kind=kind, text=q, since=since, until=until, before=before, limit=most)
+    return await service.call(
+        found, statuses=status or (), kind=kind, text=q, since=since, until=until, before=before, limit=most
+    )
 
 
 @router.get("/runs/counts", tags=["runs"])
-async def count_runs(service: ServiceDep, tenant: ReaderTenant, kind: Kind = None, since: Since = None, until: Until = None) -> RunCounts:
+async def count_runs(
+    service: ServiceDep, tenant: ReaderTenant, kind: Kind = None, since: Since = None, until: Until = None
+) -> RunCounts:
     """Return the number of runs by status. Of very many, only the newest are counted."""
     return await service.call(service.of(tenant).counts, kind=kind, since=since, until=until)
 
@@ -96,7 +120,12 @@ async def compare_runs(run_id: PathName, other: PathName, service: ServiceDep, t
 
 @router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
 async def show_logs(
-    run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: After = "0-0", level: Level = "debug", step: str | None = None
+    run_id: PathName,
+    service: ServiceDep,
+    tenant: ReaderTenant,
+    after: After = "0-0",
+    level: Level = "debug",
+    step: str | None = None,
 ) -> bodies.RunLogLines:
     """Return the log lines of a run from all machines: up to 1,000 lines, after `after`."""
     found = await service.call(service.of(tenant).logs, run_id)
@@ -104,7 +133,9 @@ async def show_logs(
     newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
     wanted = [line for line in lines if at_least(line, level) and (step is None or of_step(line, step))]
     return bodies.RunLogLines(
-        lines=wanted, dropped=await service.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}"
+        lines=wanted,
+        dropped=await service.call(found.dropped),
+        next=None if newest is None else f"{newest[0]}-{newest[1]}",
     )
 
 
@@ -116,7 +147,9 @@ async def list_tasks(run_id: PathName, service: ServiceDep, tenant: ReaderTenant
 
 
 @router.get("/runs/{run_id}/refusals", tags=["runs"], responses=UNKNOWN)
-async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGrant, step: Signalled = None) -> bodies.Refusals:
+async def show_refusals(
+    run_id: PathName, service: ServiceDep, caller: CallerGrant, step: Signalled = None
+) -> bodies.Refusals:
     """Return the reasons why this token may not use the buttons of the run pages; empty texts for those that it may."""
     caller.require("read")
     return bodies.Refusals.model_validate(await service.call(service.granted(caller).refusals, run_id, step))
@@ -126,7 +159,9 @@ async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGra
     "/runs/{run_id}/retry", status_code=202, tags=["runs"],
     responses={**UNKNOWN, 422: {"model": ErrorBody, "description": "it is open, or succeeded: there is nothing to retry"}},
 )  # fmt: skip
-async def retry_run(response: Response, run_id: PathName, service: ServiceDep, caller: CallerGrant, key: Key = None) -> bodies.RunState:
+async def retry_run(
+    response: Response, run_id: PathName, service: ServiceDep, caller: CallerGrant, key: Key = None
+) -> bodies.RunState:
     """Retry the unfinished part of a run that failed, was cancelled or timed out, as a new run; the rest is copied."""
     return await accepted(await service.call(service.granted(caller).rerun, run_id, None, {}, key), response, service)
 
@@ -140,7 +175,9 @@ async def fork_run(
 ) -> bodies.RunState:
     """Fork a closed run from a step on, as a new run; the steps upstream are copied."""
     body = await bodies.read_body(request, bodies.ForkBody)
-    return await accepted(await service.call(service.granted(caller).rerun, run_id, body.from_step, body.changes, key), response, service)
+    return await accepted(
+        await service.call(service.granted(caller).rerun, run_id, body.from_step, body.changes, key), response, service
+    )
 
 
 # --- the pages themselves ---------------------------------------------------------------------------------------------------
@@ -165,7 +202,9 @@ async def asset(request: Request, path: str) -> Response:
 @static.get(f"{PAGES}/{{path:path}}")
 async def page(request: Request, service: ServiceDep, path: str = "") -> Response:
     """Return the document of every page."""
-    return _file(request, assets.index(api=service.prefix, base=service.prefix + PAGES, flower=request.app.state.flower))
+    return _file(
+        request, assets.index(api=service.prefix, base=service.prefix + PAGES, flower=request.app.state.flower)
+    )
 
 
 def _file(request: Request, found: assets.Asset) -> Response:

@@ -88,9 +88,14 @@ async def _wait(this: OpenRequestDep, wait: Seconds = 0) -> float:
 Wait = Annotated[float, Depends(_wait)]
 """How long to wait; the request is counted as one that stays open before anything is done."""
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="maximum number")]
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same key gives the same run")]
+Key = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same key gives the same run"),
+]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="the offset after which the events start")]
-LastId = Annotated[str | None, Header(alias="Last-Event-ID", description="the offset of the last received event; it precedes `after`")]
+LastId = Annotated[
+    str | None, Header(alias="Last-Event-ID", description="the offset of the last received event; it precedes `after`")
+]
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
@@ -105,7 +110,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         503: "Redis cannot be reached, or no worker serves a queue",
     }.items()
 }
-UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorBody, "description": "it does not exist, or belongs to another tenant"}}
+UNKNOWN: dict[int | str, dict[str, Any]] = {
+    404: {"model": ErrorBody, "description": "it does not exist, or belongs to another tenant"}
+}
 
 router = APIRouter(responses=ERRORS)
 probes = APIRouter()
@@ -146,7 +153,9 @@ async def submit_chain(
     return await accepted(run, response, service, wait)
 
 
-async def accepted(run: TurnRun | ChainRun, response: Response, service: GatewayService, wait_s: float = 0) -> bodies.RunState:
+async def accepted(
+    run: TurnRun | ChainRun, response: Response, service: GatewayService, wait_s: float = 0
+) -> bodies.RunState:
     """Answer with an accepted run and its URL in the header `Location`; with its result, if it is closed within `wait_s`."""
     is_over = bool(wait_s) and await service.is_over(run, wait_s)
     response.status_code = 200 if is_over else 202
@@ -175,7 +184,12 @@ async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, 
     },
 )  # fmt: skip
 async def follow_run(
-    run_id: PathName, service: ServiceDep, tenant: ReaderTenant, this: OpenRequestDep, after: Offset = 0, last_id: LastId = None
+    run_id: PathName,
+    service: ServiceDep,
+    tenant: ReaderTenant,
+    this: OpenRequestDep,
+    after: Offset = 0,
+    last_id: LastId = None,
 ) -> Response:
     """Stream the events of a run, up to and including `closed`."""
     this.wait()
@@ -197,7 +211,9 @@ async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant)
     "/runs/{run_id}/signals/{step:path}", tags=["runs"], openapi_extra=document_body(bodies.SignalBody, bodies.SIGNAL),
     responses={**UNKNOWN, 409: {"model": ErrorBody, "description": "the step already has its value, or the run is closed"}},
 )  # fmt: skip
-async def signal_run(request: Request, run_id: PathName, step: PathName, service: ServiceDep, caller: SignalGrant) -> bodies.Signalled:
+async def signal_run(
+    request: Request, run_id: PathName, step: PathName, service: ServiceDep, caller: SignalGrant
+) -> bodies.Signalled:
     """Signal a waiting step: a value, such as an approval. The signal of a step that does not wait yet is kept."""
     body = await bodies.read_body(request, bodies.SignalBody)
     answer = await service.call(service.granted(caller).signal, run_id, step, body.value)
@@ -229,7 +245,9 @@ async def list_sessions(service: ServiceDep, tenant: ReaderTenant, most: Limit =
 
 
 @router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
-async def show_session(session: PathName, service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionHistory:
+async def show_session(
+    session: PathName, service: ServiceDep, tenant: ReaderTenant, most: Limit = 100
+) -> bodies.SessionHistory:
     """Return the messages of a session, oldest first, and its open turns."""
     entries, waiting = await service.call(service.of(tenant).sessions.conversation, session, most)
     return bodies.SessionHistory(session=session, entries=list(entries), waiting=list(waiting))
@@ -259,7 +277,9 @@ async def list_keys(namespace: PathName, service: ServiceDep, tenant: ReaderTena
 
 
 @router.get("/memory/{namespace}/{key}", tags=["memory"], responses=UNKNOWN)
-async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.MemoryValue:
+async def show_memory(
+    namespace: PathName, key: PathName, service: ServiceDep, tenant: ReaderTenant
+) -> bodies.MemoryValue:
     """Return a value in memory."""
     bank = service.of(tenant).memory
     value = await service.call(bank.retrieve_memory, key, namespace)
@@ -269,7 +289,9 @@ async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, t
 
 
 @router.put("/memory/{namespace}/{key}", tags=["memory"], openapi_extra=document_body(bodies.MemoryBody, bodies.MEMORY))
-async def keep_memory(request: Request, namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.MemoryValue:
+async def keep_memory(
+    request: Request, namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant
+) -> bodies.MemoryValue:
     """Store a value, in place of a previous one."""
     body = await bodies.read_body(request, bodies.MemoryBody)
     await service.call(service.of(tenant).memory.store_memory, key, body.value, namespace, body.ttl_s)

@@ -16,7 +16,11 @@ from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.surfaces.gateway.service import GatewayService
 from cantata.values import Instant, Value
 
-SCHEDULE = {"cron": "0 7 * * mon-fri", "timezone": "Europe/Berlin", "turn": {"text": "Report of {date}", "agent": "writer"}}
+SCHEDULE = {
+    "cron": "0 7 * * mon-fri",
+    "timezone": "Europe/Berlin",
+    "turn": {"text": "Report of {date}", "agent": "writer"},
+}
 BACKFILL = {"start": "2030-05-01", "end": "2030-05-07T23:59"}
 
 Note = Annotated[str, Query(max_length=1000, description="why, for people")]
@@ -31,7 +35,9 @@ class ScheduleList(Value):
 class TriggeredRun(Value):
     """Result of a trigger."""
 
-    outcome: str = Field(description="new; or queued or skipped, since a run of the schedule is open or its session is full")
+    outcome: str = Field(
+        description="new; or queued or skipped, since a run of the schedule is open or its session is full"
+    )
     run_id: str = Field(description="the run; empty if none was started")
 
 
@@ -103,7 +109,9 @@ async def trigger_schedule(name: PathName, service: ServiceDep, caller: SubmitGr
 async def backfill_schedule(request: Request, name: PathName, service: ServiceDep, caller: SubmitGrant) -> Backfilled:
     """Run the past times of a schedule from one moment to another, one after the other."""
     body = await read_body(request, BackfillBody)
-    count = await service.call(lambda: _own(service, caller, name).backfill(name, body.start, body.end, labels=caller.labels()))
+    count = await service.call(
+        lambda: _own(service, caller, name).backfill(name, body.start, body.end, labels=caller.labels())
+    )
     return Backfilled(times=count)
 
 

@@ -43,7 +43,8 @@ def test_a_list_of_arrows_is_numbered(tmp_path: Path) -> None:
 
 def test_side_by_side_arrows_give_an_object(tmp_path: Path) -> None:
     loaded = load(
-        tmp_path, f"{AGENTS}workflows: {{w: 'ann, bob -> cleo -> user', v: 'ann -> bob, cleo', u: 'ann, bob -> cleo, dan -> eve'}}"
+        tmp_path,
+        f"{AGENTS}workflows: {{w: 'ann, bob -> cleo -> user', v: 'ann -> bob, cleo', u: 'ann, bob -> cleo, dan -> eve'}}",
     )
 
     assert answer(loaded, "w") == "cleo<{'ann': 'ann<hello>', 'bob': 'bob<hello>'}>"
@@ -131,7 +132,9 @@ ROUTED = """
 def test_one_way_of_a_condition_is_taken(tmp_path: Path, route: str, replies: JsonValue, done: list[str]) -> None:
     used = [step for step in "bcd" if f" {step}" in route or f"[{step}" in route]
     rest = "".join(
-        line + "\n" for line in (ROUTED % f"{{{route}}}").splitlines() if "id: a" in line or any(f"id: {s}" in line for s in used)
+        line + "\n"
+        for line in (ROUTED % f"{{{route}}}").splitlines()
+        if "id: a" in line or any(f"id: {s}" in line for s in used)
     )
     loaded = load(tmp_path, f"{AGENTS}workflows:\n  w:\n    steps:\n{rest}")
 
@@ -214,9 +217,21 @@ def test_condition_steps_choose_among_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "yes", "no"),
     [
-        ("{id: check, condition: '${a}', true_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}", "abc", "ac"),
-        ("{id: check, condition: '${a}', false_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}", "ac", "abc"),
-        ("{id: check, condition: '${a}', true_step: c}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}", "ac", "ab"),
+        (
+            "{id: check, condition: '${a}', true_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}",
+            "abc",
+            "ac",
+        ),
+        (
+            "{id: check, condition: '${a}', false_step: b}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}",
+            "ac",
+            "abc",
+        ),
+        (
+            "{id: check, condition: '${a}', true_step: c}, {id: b, agent: bob, input: b}, {id: c, agent: cleo, input: c}",
+            "ac",
+            "ab",
+        ),
         (
             "{id: check, condition: '${a}', true_step: b}, {id: b, agent: bob, input: b, output: {to: user}}, "
             "{id: c, agent: cleo, input: c, output: {to: user}}",
@@ -256,7 +271,7 @@ def test_a_switch_of_many_cases_asks_each_alone(tmp_path: Path) -> None:
             tmp_path,
             f"{AGENTS}workflows: {{w: {steps}, {{id: b, agent: bob, output: {{to: user}}}}, "
             "{id: c, agent: cleo, output: {to: user}}]}",
-        )  # fmt: skip
+        )
 
     many = loaded(120)
     sizes = [len(loaded(count).definitions.model_dump_json()) for count in (10, 20)]
@@ -272,7 +287,10 @@ def test_a_switch_of_many_cases_asks_each_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "fits"),
     [
-        ("{required: [user_input], additionalProperties: false, properties: {user_input: {type: string, minLength: 3}}}", True),
+        (
+            "{required: [user_input], additionalProperties: false, properties: {user_input: {type: string, minLength: 3}}}",
+            True,
+        ),
         ("{properties: {input: {maxLength: 3}}}", False),
         ("{required: [topic], properties: {topic: {type: string}}}", False),
         ("{required: [topic], properties: {topic: {type: string, default: tea}}}", True),
@@ -385,9 +403,8 @@ def test_an_answer_that_is_dropped_is_never_that_of_the_workflow(tmp_path: Path)
 
 
 def test_in_parallel_only_what_a_step_reads_or_names_comes_before_it(tmp_path: Path) -> None:
-    steps = (
-        "[{id: a, agent: ann}, {id: b, agent: bob}, {id: c, agent: cleo, input: '${a} ${b}'}, {id: d, agent: dan, depends_on: c, input: d}]"
-    )
+    first = "{id: a, agent: ann}, {id: b, agent: bob}, {id: c, agent: cleo, input: '${a} ${b}'}"
+    steps = f"[{first}, {{id: d, agent: dan, depends_on: c, input: d}}]"
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {{execution_mode: parallel, steps: {steps}}}}}")
 
     run = play(loaded, "w")
@@ -430,8 +447,12 @@ def test_a_rollback_goes_back_as_often_as_it_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
-@pytest.mark.parametrize("ways", ["", ", output: {to: [c, d]}", ", output: {to: {condition: {if: '${b} == never', then: d, else: c}}}"])
-def test_what_is_skipped_after_its_rollbacks_goes_on_as_if_it_were_done(tmp_path: Path, ways: str, failures: int) -> None:
+@pytest.mark.parametrize(
+    "ways", ["", ", output: {to: [c, d]}", ", output: {to: {condition: {if: '${b} == never', then: d, else: c}}}"]
+)
+def test_what_is_skipped_after_its_rollbacks_goes_on_as_if_it_were_done(
+    tmp_path: Path, ways: str, failures: int
+) -> None:
     more = ", {id: d, agent: dan}" if ways else ""
     steps = f"[{{id: a, agent: ann}}, {{id: b, agent: bob, rollback_to: a, on_error: skip{ways}}}, {{id: c, agent: cleo}}{more}]"
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
@@ -451,12 +472,17 @@ def test_what_waits_for_a_step_of_a_rollback_runs_whether_it_was_needed_or_not(t
       {{id: d, agent: dan, input: 'd ${{b}}', depends_on: [b], {told}}}]"""
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
 
-    assert answer(loaded, "w", bob=failing(failures)) == {"b": "at last", "c": "cleo<c ann<hello>>", "d": "dan<d at last>"}
+    assert answer(loaded, "w", bob=failing(failures)) == {
+        "b": "at last",
+        "c": "cleo<c ann<hello>>",
+        "d": "dan<d at last>",
+    }
 
 
 def test_an_error_may_be_skipped_or_lead_to_a_step(tmp_path: Path) -> None:
     skipped = load(
-        tmp_path, f"{AGENTS}workflows: {{w: [{{id: a, agent: ann, on_error: skip}}, {{id: b, agent: bob, input: 'a: ${{a}}'}}]}}"
+        tmp_path,
+        f"{AGENTS}workflows: {{w: [{{id: a, agent: ann, on_error: skip}}, {{id: b, agent: bob, input: 'a: ${{a}}'}}]}}",
     )
     assert answer(skipped, "w", ann=failing(1)) == "bob<a: >"
 
@@ -465,7 +491,10 @@ def test_an_error_may_be_skipped_or_lead_to_a_step(tmp_path: Path) -> None:
     assert answer(jumping, "w", ann=failing(1)) == "bob<mend>"
     assert answer(jumping, "w") == "ann<hello>"
 
-    going_on = load(tmp_path, f"{AGENTS}workflows: {{w: {{continue_on_error: true, steps: [{{agent: ann}}, {{agent: bob, input: b}}]}}}}")
+    going_on = load(
+        tmp_path,
+        f"{AGENTS}workflows: {{w: {{continue_on_error: true, steps: [{{agent: ann}}, {{agent: bob, input: b}}]}}}}",
+    )
     assert answer(going_on, "w", ann=failing(1)) == "bob<b>"
 
 
@@ -504,9 +533,8 @@ def test_of_steps_that_share_an_output_key_the_one_that_ran_is_read(tmp_path: Pa
 
 
 def test_an_input_that_is_only_described_has_no_default(tmp_path: Path) -> None:
-    workflow = (
-        "{inputs: {n: {type: integer}, city: {default: Rome}, plain: {x: 1}}, steps: [{agent: ann, input: '${n} ${city} ${plain.x}'}]}"
-    )
+    inputs = "{n: {type: integer}, city: {default: Rome}, plain: {x: 1}}"
+    workflow = f"{{inputs: {inputs}, steps: [{{agent: ann, input: '${{n}} ${{city}} ${{plain.x}}'}}]}}"
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {workflow}}}")
 
     assert answer(loaded, "w") == "ann< Rome 1>"
@@ -536,7 +564,10 @@ def test_a_transform_is_a_function_or_a_value(tmp_path: Path) -> None:
       {id: c, transform: {title: '${b}', all: '${a}'}},
       {id: d, transform: mine.tidy, input: '${c.title}?'}]"""
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
-    tidy: dict[str, Tool] = {"tidy": lambda given: f"tidy {given['text']}", "mine.tidy": lambda given: f"TIDY {given['text']}"}
+    tidy: dict[str, Tool] = {
+        "tidy": lambda given: f"tidy {given['text']}",
+        "mine.tidy": lambda given: f"TIDY {given['text']}",
+    }
 
     run = play(loaded, "w", "hello", ann={"text": "x"}, **tidy)
 
@@ -605,7 +636,10 @@ def test_tools_of_a_step_are_its_own(tmp_path: Path) -> None:
 
     definitions = loaded.definitions
     assert definitions.agents["ann"].tools == []
-    assert (definitions.agents["ann@w.a"].tools, definitions.agents["ann@w.a"].max_tool_rounds) == (["adder", "clarify"], 3)
+    assert (definitions.agents["ann@w.a"].tools, definitions.agents["ann@w.a"].max_tool_rounds) == (
+        ["adder", "clarify"],
+        3,
+    )
     assert definitions.tools["clarify"].asks
     assert (definitions.tools["adder"].function, definitions.tools["adder"].description) == ("mine:add", "Adds.")
     assert definitions.chains["w"].nodes[1].input == {"a": 1}
@@ -788,13 +822,18 @@ def test_what_other_versions_of_langswarm_write_means_the_same(tmp_path: Path, s
 def test_the_tools_of_a_step_are_added_to_those_of_its_agent(tmp_path: Path) -> None:
     tools = "tools: [{id: t, function: json.dumps}, {id: u, function: json.loads}]"
 
-    loaded = load(tmp_path, f"agents: [{{id: ann, tools: [t]}}]\n{tools}\nworkflows: {{w: [{{agent: ann, tools: [u]}}]}}")
+    loaded = load(
+        tmp_path, f"agents: [{{id: ann, tools: [t]}}]\n{tools}\nworkflows: {{w: [{{agent: ann, tools: [u]}}]}}"
+    )
 
     assert loaded.definitions.agents["ann@w.ann"].tools == ["t", "u"]
 
 
 def test_a_workflow_retries_by_its_policy(tmp_path: Path) -> None:
-    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {{retry_policy: {{max_retries: 3}}, timeout_seconds: 9, steps: [{{agent: ann}}]}}}}")
+    loaded = load(
+        tmp_path,
+        f"{AGENTS}workflows: {{w: {{retry_policy: {{max_retries: 3}}, timeout_seconds: 9, steps: [{{agent: ann}}]}}}}",
+    )
 
     own = load(tmp_path, f"{AGENTS}workflows: {{w: [{{agent: ann, retry_policy: {{max_retries: 2}}}}]}}")
     assert own.definitions.chains["w"].nodes[0].retry == 2

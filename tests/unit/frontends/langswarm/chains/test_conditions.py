@@ -11,7 +11,9 @@ from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.conditions import condition
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, step_value
 
-SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")})
+SCOPE = Scope(
+    steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")}
+)
 CHECK: JsonValue = {
     "priority": "high", "score": 0.85, "count": "12", "tier": "premium", "text": "an error came", "tags": ["urgent", "new"], "ok": True,
     "said": "true", "no": False, "none": None, "zero": 0, "path": "C:\\new", "empty": "", "nested": {"deep": [1, 2]},
@@ -129,7 +131,8 @@ def test_what_is_not_there_or_does_not_fit_holds_nowhere(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [" || ".join(["${b} == 1"] * 700 + ["${a} == 3"]), " && ".join(["${a} != 1"] * 700), "${a} != " + "1" * 9000]
+    "text",
+    [" || ".join(["${b} == 1"] * 700 + ["${a} == 3"]), " && ".join(["${a} != 1"] * 700), "${a} != " + "1" * 9000],
 )
 def test_a_long_condition_is_read(text: str) -> None:
     assert holds(text)
@@ -141,17 +144,25 @@ def test_nothing_of_a_condition_is_run_as_python() -> None:
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-100, 100) | st.text(max_size=5)
-ATOMS = st.sampled_from(["${a} == ${b}", "${a} exists", "${b}", "${a} contains 'x'", "${a} < 3", "${b} in [1, 'x', true]"])
+ATOMS = st.sampled_from(
+    ["${a} == ${b}", "${a} exists", "${b}", "${a} contains 'x'", "${a} < 3", "${b} in [1, 'x', true]"]
+)
 CONDITIONS = st.recursive(
     ATOMS,
     lambda inner: (
-        st.builds("({} && {})".format, inner, inner) | st.builds("({} or {})".format, inner, inner) | st.builds("!({})".format, inner)
+        st.builds("({} && {})".format, inner, inner)
+        | st.builds("({} or {})".format, inner, inner)
+        | st.builds("!({})".format, inner)
     ),
     max_leaves=8,
 )
 
 
-@given(CONDITIONS, SCALARS | st.lists(SCALARS, max_size=3), SCALARS | st.dictionaries(st.text(max_size=3), SCALARS, max_size=2))
+@given(
+    CONDITIONS,
+    SCALARS | st.lists(SCALARS, max_size=3),
+    SCALARS | st.dictionaries(st.text(max_size=3), SCALARS, max_size=2),
+)
 def test_a_condition_or_its_contrary_holds_whatever_the_data(text: str, a: JsonValue, b: JsonValue) -> None:
     root: dict[str, JsonValue] = {"a": a, "b": b}
 

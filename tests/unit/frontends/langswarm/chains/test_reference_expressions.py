@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from cantata.flows.expressions.expressions import parse
 from cantata.values import JsonValue
-from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, reads, render, step_value
+from cantata_frontends.langswarm.chains.reference_expressions import (
+    Scope,
+    UnreadableError,
+    literal,
+    reads,
+    render,
+    step_value,
+)
 
 SCOPE = Scope(
     steps={
@@ -32,7 +39,11 @@ ROOT: dict[str, JsonValue] = {
 }
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -41,7 +52,11 @@ JSON = st.recursive(
 def value(written: JsonValue, root: dict[str, JsonValue] | None = None, scope: Scope = SCOPE) -> JsonValue:
     """What a value of the file comes to."""
     rendered = render(written, scope)
-    return rendered.value if rendered.expression is None else evaluated(rendered.expression, ROOT if root is None else root)
+    return (
+        rendered.value
+        if rendered.expression is None
+        else evaluated(rendered.expression, ROOT if root is None else root)
+    )
 
 
 def evaluated(expression: str, root: dict[str, JsonValue]) -> JsonValue:
@@ -87,7 +102,11 @@ def test_a_lone_reference_keeps_its_type_and_one_within_a_text_is_written_out() 
 
 
 def test_mappings_and_lists_are_read_within() -> None:
-    assert value({"a": "${read.text}!", "b": ["${list-files[0]}", 1], "c": {}}) == {"a": "Tea!", "b": ["a.txt", 1], "c": {}}
+    assert value({"a": "${read.text}!", "b": ["${list-files[0]}", 1], "c": {}}) == {
+        "a": "Tea!",
+        "b": ["a.txt", 1],
+        "c": {},
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,7 +140,13 @@ def test_a_text_around_a_reference_stays_as_it_is(inner: JsonValue, before: str,
 
     found = value(f"x{before}${{read}}{after}x", root)
 
-    shown = "" if inner is None else inner if isinstance(inner, str) else json.dumps(inner, separators=(",", ":"), ensure_ascii=True)
+    shown = (
+        ""
+        if inner is None
+        else inner
+        if isinstance(inner, str)
+        else json.dumps(inner, separators=(",", ":"), ensure_ascii=True)
+    )
     assert isinstance(found, str)
     assert found.startswith(f"x{before}")
     assert found.endswith(f"{after}x")
@@ -132,7 +157,11 @@ def test_a_text_around_a_reference_stays_as_it_is(inner: JsonValue, before: str,
         assert json.loads(middle) == json.loads(json.dumps(inner))
 
 
-@given(st.dictionaries(st.from_regex(r"[\w-]{1,8}", fullmatch=True, alphabet=st.characters(codec="ascii")), JSON, min_size=1))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[\w-]{1,8}", fullmatch=True, alphabet=st.characters(codec="ascii")), JSON, min_size=1
+    )
+)
 def test_any_names_of_steps_and_fields_are_found(named: dict[str, JsonValue]) -> None:
     name, inner = next(iter(named.items()))
     scope = Scope(steps={f"s{name}": step_value(f"s{name}")})

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cantata.operation.embedded.supervision.code_watch import MAX_SETTLE_S, SETTLE_S, CodeStatus, CodeWatch, WatchedFile, compare
+from cantata.operation.embedded.supervision.code_watch import (
+    MAX_SETTLE_S,
+    SETTLE_S,
+    CodeStatus,
+    CodeWatch,
+    WatchedFile,
+    compare,
+)
 
 
 def digest(text: str) -> str:
@@ -28,13 +35,24 @@ HERE = (1, 1, 1)
     [
         ({"a.py": WatchedFile(HERE, "1"), "b.py": WatchedFile(HERE, "1")}, CodeStatus()),
         ({"a.py": WatchedFile(HERE, "2"), "b.py": WatchedFile(HERE, "1")}, CodeStatus(("a.py",))),
-        ({"a.py": WatchedFile(HERE, "2"), "b.py": WatchedFile(HERE, "2", "line 1: no")}, CodeStatus(fault="b.py: line 1: no")),
-        ({"a.py": WatchedFile(HERE, "1", "line 1: no"), "b.py": WatchedFile(HERE, "1")}, CodeStatus()),  # it was so when it was read
+        (
+            {"a.py": WatchedFile(HERE, "2"), "b.py": WatchedFile(HERE, "2", "line 1: no")},
+            CodeStatus(fault="b.py: line 1: no"),
+        ),
+        (
+            {"a.py": WatchedFile(HERE, "1", "line 1: no"), "b.py": WatchedFile(HERE, "1")},
+            CodeStatus(),
+        ),  # it was so when it was read
         ({"a.py": WatchedFile(), "b.py": WatchedFile(HERE, "1")}, CodeStatus(fault="a.py: the file is gone")),
-        ({"a.py": WatchedFile(), "b.py": WatchedFile(HERE, "2")}, CodeStatus(("b.py",))),  # it may need the other no more
+        (
+            {"a.py": WatchedFile(), "b.py": WatchedFile(HERE, "2")},
+            CodeStatus(("b.py",)),
+        ),  # it may need the other no more
     ],
 )
-def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(files: dict[str, WatchedFile], status: CodeStatus) -> None:
+def test_a_process_is_replaced_if_what_it_read_has_changed_and_can_be_imported(
+    files: dict[str, WatchedFile], status: CodeStatus
+) -> None:
     assert compare({"a.py": {"1"}, "b.py": {"1"}}, files) == status
 
 
@@ -80,7 +98,9 @@ def test_a_file_is_gone_for_a_moment_while_it_is_saved(tmp_path: Path) -> None:
     assert compare({str(path): {digest("x = 1\n")}}, watch.files) == CodeStatus()
 
 
-@pytest.mark.parametrize(("text", "fault"), [("def f(:\n", "line 1: invalid syntax"), ("x = 1\0\n", "null bytes"), ("\n  x\n", "line 2")])
+@pytest.mark.parametrize(
+    ("text", "fault"), [("def f(:\n", "line 1: invalid syntax"), ("x = 1\0\n", "null bytes"), ("\n  x\n", "line 2")]
+)
 def test_a_file_that_cannot_be_imported_is_a_fault(tmp_path: Path, text: str, fault: str) -> None:
     path, watch = tmp_path / "a.py", CodeWatch()
     path.write_text(text)

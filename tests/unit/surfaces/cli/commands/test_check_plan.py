@@ -13,7 +13,9 @@ from cantata.flows.wire import ChainResponse, RunResult
 from cantata.surfaces.cli.import_check import unimportable
 from tests.unit.surfaces.cli.invocation import run
 
-NOWHERE = {"REDIS_URL": "redis://127.0.0.1:1/0"}  # so no stack is started for what is refused before anything is asked of Redis
+NOWHERE = {
+    "REDIS_URL": "redis://127.0.0.1:1/0"
+}  # so no stack is started for what is refused before anything is asked of Redis
 CHAIN = """\
 entry_node: read
 nodes:
@@ -104,8 +106,10 @@ def test_faults_are_values_for_programs(documents: Path) -> None:
     found = json.loads(result.stdout)
     assert found["source"] == "chain.yaml"
     assert [(fault["where"], fault["line"]) for fault in found["faults"]] == [
-        ("nodes[0] 'read'.name", 3), ("nodes[2] 'one'.name", 5), ("nodes[3] 'last'.name", 6)
-    ]  # fmt: skip
+        ("nodes[0] 'read'.name", 3),
+        ("nodes[2] 'one'.name", 5),
+        ("nodes[3] 'last'.name", 6),
+    ]
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 0), (("--strict",), 2)])
@@ -135,7 +139,11 @@ def test_a_plan_shows_the_graph_and_what_is_sent() -> None:
 
     assert result.exit_code == 0
     graph, canvas = result.stdout.split("canvas\n")
-    assert [line.split()[1] for line in graph.splitlines()[1:] if line.startswith(("├", "└"))] == ["read", "each", "last"]
+    assert [line.split()[1] for line in graph.splitlines()[1:] if line.startswith(("├", "└"))] == [
+        "read",
+        "each",
+        "last",
+    ]
     assert "│  ├─ each/*" in graph
     assert "tool.call read  to queue tools" in canvas
 
@@ -152,7 +160,10 @@ def test_a_request_without_an_input_is_described_with_what_it_reads_from_it(fold
     nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: aa.foo, by: input.by}}]"
     (folder / "draft.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
 
-    checked, run_with_input = run("check", "draft.yaml"), run("chain", "draft.yaml", "--input", '{"by": 1}', env=NOWHERE)
+    checked, run_with_input = (
+        run("check", "draft.yaml"),
+        run("chain", "draft.yaml", "--input", '{"by": 1}', env=NOWHERE),
+    )
 
     assert checked.exit_code == 0
     assert checked.stdout.endswith("(a chain request of 1 node, which expects an input with 'aa', 'by')\n")
@@ -179,7 +190,11 @@ def test_a_missing_input_is_a_fault_before_anything_runs(folder: Path) -> None:
             "bad_request",
             ["nodes[0] 'a'.name", "nodes[0] 'a'.next_node", "entry_node"],
         ),
-        ("chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: agent, name: assistant}", "bad_entry", ["entry_node"]),
+        (
+            "chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: agent, name: assistant}",
+            "bad_entry",
+            ["entry_node"],
+        ),
         (
             "chain_id: c1\nentry_node: a\nnodes:\n- {node_id: a, kind: agent, name: assistant, next_node: a}",
             "chain_cycle",
@@ -213,8 +228,10 @@ def test_an_unknown_kind_hides_no_other_fault(folder: Path) -> None:
     output = run("check", "wrong.yaml").stdout
 
     assert [line.split(": ")[1] for line in output.splitlines()[:3]] == [
-        "nodes[0] 'a'.kind", "nodes[0] 'a'.next_node", "nodes[1] 'b'.name",
-    ]  # fmt: skip
+        "nodes[0] 'a'.kind",
+        "nodes[0] 'a'.next_node",
+        "nodes[1] 'b'.name",
+    ]
 
 
 def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder: Path) -> None:
@@ -255,7 +272,10 @@ def test_a_module_that_ends_its_process_when_it_is_imported_is_a_fault(folder: P
     (folder / "leaves.py").write_text("import os\nos._exit(3)\ndef f(): ...")
     (folder / "desk.yaml").write_text('tools: {a: {function: "leaves:f"}}')
 
-    assert "module 'leaves' cannot be imported here: the process that imports it ended with status 3" in run("check", "desk.yaml").stdout
+    assert (
+        "module 'leaves' cannot be imported here: the process that imports it ended with status 3"
+        in run("check", "desk.yaml").stdout
+    )
 
 
 def test_a_configuration_in_place_of_a_request_is_a_fault(folder: Path) -> None:
@@ -321,7 +341,9 @@ def test_an_application_that_cannot_be_imported_is_the_one_fault(documents: Path
     found = run("check", "own.yaml", env={"CANTATA_APP": "shop:app"})
 
     assert found.exit_code == 2
-    message = "the Celery application 'shop:app' cannot be imported: ModuleNotFoundError: No module named 'stripe_of_nobody'"
+    message = (
+        "the Celery application 'shop:app' cannot be imported: ModuleNotFoundError: No module named 'stripe_of_nobody'"
+    )
     assert found.stdout.splitlines() == [f"own.yaml: {message}"]
 
 
@@ -355,7 +377,9 @@ def test_the_input_of_a_schedule_is_checked_against_its_chain(documents: Path) -
 
 
 def test_faults_of_a_workflow_in_python_name_the_file_that_defines_it(folder: Path) -> None:
-    (folder / "inner.py").write_text("from cantata import workflow\n\n@workflow\nasync def answer(wf):\n    return open('x')\n")
+    (folder / "inner.py").write_text(
+        "from cantata import workflow\n\n@workflow\nasync def answer(wf):\n    return open('x')\n"
+    )
     (folder / "outer.py").write_text("from inner import answer\n")
 
     result = run("check", "outer:answer")
@@ -379,8 +403,14 @@ def test_unknown_names_in_a_workflow_of_a_configuration_have_file_and_line(docum
 
 
 def test_a_command_to_which_anybody_may_give_options_is_warned_of(documents: Path) -> None:
-    commands = {"open": "[sort]", "ended": "[sort, --]", **{each: f"[sort], args: {each}" for each in ("operands", "any", "none")}}
-    (documents / "own.yaml").write_text("commands:\n" + "".join(f"  {name}: {{command: {text}}}\n" for name, text in commands.items()))
+    commands = {
+        "open": "[sort]",
+        "ended": "[sort, --]",
+        **{each: f"[sort], args: {each}" for each in ("operands", "any", "none")},
+    }
+    (documents / "own.yaml").write_text(
+        "commands:\n" + "".join(f"  {name}: {{command: {text}}}\n" for name, text in commands.items())
+    )
 
     found = run("check", "own.yaml")
 
@@ -388,7 +418,8 @@ def test_a_command_to_which_anybody_may_give_options_is_warned_of(documents: Pat
     warnings = [line for line in found.stdout.splitlines() if "warning" in line and "commands" in line]
     assert [line.partition(" warning: ")[0] for line in warnings] == ["own.yaml:2: commands.open.command:"]
     assert (
-        "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put" in warnings[0]
+        "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put"
+        in warnings[0]
     )
 
 
@@ -407,8 +438,14 @@ agents:
     assert found.exit_code == 0
     warnings = [line.partition(" warning: ") for line in found.stdout.splitlines() if " warning: " in line]
     assert [(where.partition(": ")[2], message) for where, _, message in warnings] == [
-        ("agents.free.output.schema:", "openai takes this schema as a hint, without 'strict': an object may have any keys at properties.x"),
-        ("tools.pick.parameters:", "agent 'free' is not offered this tool: its schema has alternatives at the top that are references"),
+        (
+            "agents.free.output.schema:",
+            "openai takes this schema as a hint, without 'strict': an object may have any keys at properties.x",
+        ),
+        (
+            "tools.pick.parameters:",
+            "agent 'free' is not offered this tool: its schema has alternatives at the top that are references",
+        ),
     ]
 
 
@@ -468,8 +505,14 @@ models:
     array = "an array of its schema has no 'items', or one schema for each place: it gets one for all"
     assert warnings_of("shapes.yaml") == [
         ("tools.near.function", f"openai gets another form of this tool: {array}"),
-        ("tools.wordy.function", "openai gets another form of this tool: its description has 2,000 characters, and is cut to 1,024"),
-        (f"tools.{name}.function", "openai gets another form of this tool: its name has more than 64 characters, and is cut"),
+        (
+            "tools.wordy.function",
+            "openai gets another form of this tool: its description has 2,000 characters, and is cut to 1,024",
+        ),
+        (
+            f"tools.{name}.function",
+            "openai gets another form of this tool: its name has more than 64 characters, and is cut",
+        ),
         (
             "tools.odd.function",
             "agent 'four' cannot be offered this tool, and fails: odd has no tool schema: the type Tree of 'tree' cannot be evaluated on "
@@ -483,7 +526,8 @@ def test_tools_beyond_those_that_a_provider_takes_are_warned_of(documents: Path)
     functions = "".join(f"  {name}: {{function: 'my_tools:double'}}\n" for name in names)
     (documents / "my_tools.py").write_text("def double(n: int) -> int:\n    return 2 * n\n")
     agents = "".join(
-        f"  {model[0]}: {{model: {model}, tools: [{', '.join(names)}]}}\n" for model in ("openai/gpt-4o-mini", "mistral/small")
+        f"  {model[0]}: {{model: {model}, tools: [{', '.join(names)}]}}\n"
+        for model in ("openai/gpt-4o-mini", "mistral/small")
     )
     (documents / "many.yaml").write_text(f"tools:\n{functions}agents:\n{agents}")
 
@@ -494,7 +538,9 @@ def test_tools_beyond_those_that_a_provider_takes_are_warned_of(documents: Path)
 
 
 @pytest.mark.parametrize("text", ["import not_there\n", "raise SystemExit(3)\n", "import os\nos._exit(3)\n"])
-def test_a_module_that_cannot_be_imported_is_a_fault_and_no_schema_of_it_is_warned_of(documents: Path, text: str) -> None:
+def test_a_module_that_cannot_be_imported_is_a_fault_and_no_schema_of_it_is_warned_of(
+    documents: Path, text: str
+) -> None:
     (documents / "shapes.py").write_text(f"{text}\ndef near(point: tuple[float, float]): ...\n")
     (documents / "shapes.yaml").write_text(
         "tools:\n  near: {function: 'shapes:near'}\nagents:\n  one: {model: openai/gpt-4o-mini, tools: [near]}\n"

@@ -51,7 +51,10 @@ def test_they_are_listed_for_programs(config: Path) -> None:
     [
         ("alerts: {a: {on: failed_runs, webhook: opps}}", "there is no webhook 'opps'"),
         ("webhooks: {a: {url: ftp://example.org}}", "must be http:// or https://"),
-        ("webhooks: {a: {url: https://example.org, secret_env: sk-12345}}", "expected the name of an environment variable"),
+        (
+            "webhooks: {a: {url: https://example.org, secret_env: sk-12345}}",
+            "expected the name of an environment variable",
+        ),
         ("webhooks: {a: {url: https://example.org, on: [done]}}", "webhooks.a.on"),
     ],
 )

@@ -16,7 +16,9 @@ from cantata.values import JsonValue
 TWICE = Definitions(
     tools={"t": Tool(function="json:dumps")},
     agents={"a": Agent(), "b": Agent(instructions=["{input}", "again: {input}"])},
-    chains={"inner": Chain.model_validate({"entry_node": "x", "nodes": [{"node_id": "x", "kind": "agent", "name": "b"}]})},
+    chains={
+        "inner": Chain.model_validate({"entry_node": "x", "nodes": [{"node_id": "x", "kind": "agent", "name": "b"}]})
+    },
     defaults=Defaults(agent="a"),
 )
 
@@ -53,10 +55,18 @@ def test_a_row_of_agents_is_one_chain_and_a_fan_that_meets_a_chord() -> None:
     step: dict[str, JsonValue] = {"node_id": "s", "kind": "tool", "name": "t", "next_node": ["p", "q"]}
 
     assert texts(canvas_of(graph_of(*row)))[0] == "└─ chain"
-    assert texts(canvas_of(graph_of(decision, *fan)))[:3] == ["├─ s in place, without a message", "└─ chord", "├─ group"]
-    assert [line.split()[1] for line in texts(canvas_of(graph_of(step, *fan)))] == ["tool.call", "group", "├─", "└─", "agent.turn"], (
-        "whoever did s has no graph at hand"
-    )
+    assert texts(canvas_of(graph_of(decision, *fan)))[:3] == [
+        "├─ s in place, without a message",
+        "└─ chord",
+        "├─ group",
+    ]
+    assert [line.split()[1] for line in texts(canvas_of(graph_of(step, *fan)))] == [
+        "tool.call",
+        "group",
+        "├─",
+        "└─",
+        "agent.turn",
+    ], "whoever did s has no graph at hand"
 
 
 def test_each_step_is_in_one_canvas() -> None:

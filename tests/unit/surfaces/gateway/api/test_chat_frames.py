@@ -20,7 +20,12 @@ def event(kind: str, **detail: JsonValue) -> RunEvent:
 
 
 def step(
-    kind: str, work: str = "", *, output: JsonValue = None, info: dict[str, JsonValue] | None = None, **params: JsonValue
+    kind: str,
+    work: str = "",
+    *,
+    output: JsonValue = None,
+    info: dict[str, JsonValue] | None = None,
+    **params: JsonValue,
 ) -> StepRecord:
     return StepRecord("it", "running", 2, 0, 0, "w", Spec(kind=kind, work=work, params=params), output, info or {})
 
@@ -38,7 +43,12 @@ def test_what_an_agent_said_is_void_when_its_attempt_does_not_count(kind: str) -
 
 @pytest.mark.parametrize("kind", ["lost", "released"])
 def test_what_an_agent_said_is_void_when_its_worker_is_gone(kind: str) -> None:
-    assert frame_of(event(kind), step("agent.turn", "agents:ann")) == {"type": "void", **PLACE, "reason": kind, "error": None}
+    assert frame_of(event(kind), step("agent.turn", "agents:ann")) == {
+        "type": "void",
+        **PLACE,
+        "reason": kind,
+        "error": None,
+    }
 
 
 def test_another_model_makes_void_what_the_first_one_said() -> None:
@@ -53,9 +63,21 @@ def test_an_agent_begins_once_though_it_has_several_rounds() -> None:
 def test_a_tool_is_told_from_its_call_to_its_result() -> None:
     call = step("tool.call", "tools:add", output=5, input={"a": 2})
 
-    assert frame_of(event("started"), call) == {"type": "tool", **PLACE, "tool": "add", "state": "started", "input": {"a": 2}}
+    assert frame_of(event("started"), call) == {
+        "type": "tool",
+        **PLACE,
+        "tool": "add",
+        "state": "started",
+        "input": {"a": 2},
+    }
     assert frame_of(event("done"), call) == {"type": "tool", **PLACE, "tool": "add", "state": "done", "output": 5}
-    assert frame_of(event("failed", **FAILED), call) == {"type": "tool", **PLACE, "tool": "add", "state": "failed", "error": "it broke"}
+    assert frame_of(event("failed", **FAILED), call) == {
+        "type": "tool",
+        **PLACE,
+        "tool": "add",
+        "state": "failed",
+        "error": "it broke",
+    }
 
 
 def test_a_large_value_is_left_out() -> None:
@@ -67,8 +89,16 @@ def test_a_large_value_is_left_out() -> None:
 
 CHOICES: list[tuple[str, dict[str, JsonValue], Frame]] = [
     ("team.rules", {"chosen_agent": "ann", "source": "rules"}, {"agent": "ann", "by": "rules"}),
-    ("team.route", {"chosen_agent": "ann", "source": "router", "refined": True}, {"agent": "ann", "by": "router", "refined": True}),
-    ("team.route", {"chosen_agent": "ann", "source": "default", "fault": "odd"}, {"agent": "ann", "by": "default", "fault": "odd"}),
+    (
+        "team.route",
+        {"chosen_agent": "ann", "source": "router", "refined": True},
+        {"agent": "ann", "by": "router", "refined": True},
+    ),
+    (
+        "team.route",
+        {"chosen_agent": "ann", "source": "default", "fault": "odd"},
+        {"agent": "ann", "by": "default", "fault": "odd"},
+    ),
     ("team.route", {"plan": ["ann", "bob"]}, {"agent": None, "by": "router", "plan": ["ann", "bob"]}),
     ("team.next", {"chosen_agent": "bob", "index": 1}, {"agent": "bob", "by": "turn"}),
 ]

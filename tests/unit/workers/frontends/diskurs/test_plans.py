@@ -10,11 +10,17 @@ from cantata_workers.frontends.diskurs import plans
 from cantata_workers.frontends.diskurs.replies import ReplyError
 
 
-def step(step_id: str, function: str = "add", *, depends_on: list[str] | None = None, **parameters: Any) -> dict[str, Any]:
+def step(
+    step_id: str, function: str = "add", *, depends_on: list[str] | None = None, **parameters: Any
+) -> dict[str, Any]:
     return {
-        "step_id": step_id, "function": function, "parameters": parameters, "depends_on": depends_on or [], "result": None,
+        "step_id": step_id,
+        "function": function,
+        "parameters": parameters,
+        "depends_on": depends_on or [],
+        "result": None,
         "status": "pending",
-    }  # fmt: skip
+    }
 
 
 def fault(*steps: dict[str, Any]) -> str:

@@ -92,7 +92,10 @@ def test_raw_newlines_in_texts_stay() -> None:
 
 
 def test_what_is_no_json_is_told_with_line_and_column() -> None:
-    assert refused("hello") == "Invalid JSON: Expecting value at line 1, column 1. Please ensure the response is valid JSON."
+    assert (
+        refused("hello")
+        == "Invalid JSON: Expecting value at line 1, column 1. Please ensure the response is valid JSON."
+    )
 
 
 def test_of_two_objects_none_is_chosen() -> None:
@@ -101,7 +104,8 @@ def test_of_two_objects_none_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"name": "Ada" "answer": "x"}', '{"name": "Ada" "x"}', "{'name': 'Ada'}", '{name: "Ada"}', '{"name": "Ada"']
+    "text",
+    ['{"name": "Ada" "answer": "x"}', '{"name": "Ada" "x"}', "{'name': 'Ada'}", '{name: "Ada"}', '{"name": "Ada"'],
 )
 def test_what_would_have_to_be_guessed_is_a_fault(text: str) -> None:
     assert refused(text).startswith("Invalid JSON: ")
@@ -117,12 +121,16 @@ def test_repair_changes_nothing_within_texts() -> None:
     assert read_reply('Well: {"name": "a “b”,]", "answer": "x,}",}', Arguments) == {"name": "a “b”,]", "answer": "x,}"}
 
 
-@pytest.mark.parametrize("text", ["```" + " " * 200_000, '{"' + '\\"' * 200_000, "{" * 200_000 + "“" * 200_000, "{,}" * 200_000])
+@pytest.mark.parametrize(
+    "text", ["```" + " " * 200_000, '{"' + '\\"' * 200_000, "{" * 200_000 + "“" * 200_000, "{,}" * 200_000]
+)
 def test_a_reply_written_to_take_long_does_not(text: str) -> None:
     assert refused(text)
 
 
-@pytest.mark.parametrize(("text", "kind"), [("3", "int"), ("[1]", "list"), ("true", "bool"), ("null", "NoneType"), ("1.5", "float")])
+@pytest.mark.parametrize(
+    ("text", "kind"), [("3", "int"), ("[1]", "list"), ("true", "bool"), ("null", "NoneType"), ("1.5", "float")]
+)
 def test_what_is_no_object_is_told_by_its_type(text: str, kind: str) -> None:
     assert refused(text) == f"Expected a JSON object, got {kind}."
 
@@ -144,11 +152,17 @@ def test_a_reply_nested_without_end_is_told() -> None:
 
 def test_fields_that_are_not_there_are_told() -> None:
     filled = "name, count, ratio, sure, maybe, words, links, best, either, colour, size, anything, answer, fresh"
-    assert refused('{"foo": 1, "bar": 2}') == f"Extra fields provided: bar, foo. Please remove them. Valid fields are: {filled}."
+    assert (
+        refused('{"foo": 1, "bar": 2}')
+        == f"Extra fields provided: bar, foo. Please remove them. Valid fields are: {filled}."
+    )
 
 
 def test_fields_that_are_missing_are_told() -> None:
-    assert refused('{"answer": "x"}', Needy) == "Missing required fields: mood, topic. Valid fields are: topic, mood, answer."
+    assert (
+        refused('{"answer": "x"}', Needy)
+        == "Missing required fields: mood, topic. Valid fields are: topic, mood, answer."
+    )
     assert refused('{"topic": "x", "foo": 1}', Needy) == (
         "Missing required fields: mood. Extra fields provided: foo. Please remove them. Valid fields are: topic, mood, answer."
     )
@@ -225,7 +239,10 @@ def test_values_become_what_their_fields_are(text: str, value: dict[str, Any]) -
     [
         ('{"count": "many"}', "Type conversion failed for field: expected <class 'int'>, got <class 'str'> (many)"),
         ('{"words": "abc"}', "Type conversion failed for field: expected list[str], got <class 'str'> (abc)"),
-        ('{"size": "xl"}', "Type conversion failed for field: expected typing.Literal['s', 'm'], got <class 'str'> (xl)"),
+        (
+            '{"size": "xl"}',
+            "Type conversion failed for field: expected typing.Literal['s', 'm'], got <class 'str'> (xl)",
+        ),
         ('{"colour": "blue"}', "Type conversion failed for field: expected <enum 'Colour'>, got <class 'str'> (blue)"),
         ('{"links": [{"note": "n"}]}', "Missing required fields: url. Valid fields are: url, note."),
         ('{"links": ["u"]}', f"Type conversion failed for field: expected {Link}, got <class 'str'> (u)"),

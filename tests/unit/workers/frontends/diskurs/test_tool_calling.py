@@ -48,13 +48,16 @@ def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str
     (folder / "shop.py").write_text(shop)
     made_by = CodeReference(file="shop.py", name="Store")
     config = ConversationConfig(
-        first_contact="a", agents={"a": ConversationAgent(kind="heuristic")},
+        first_contact="a",
+        agents={"a": ConversationAgent(kind="heuristic")},
         tools={"price": ConversationTool(function=CodeReference(file="shop.py", name="price"), **tool)},
         dependencies={"store": ConversationDependency(made_by=made_by, parameters={**store})},
-    )  # fmt: skip
+    )
     definitions = Definitions(folder=str(folder), extension=extension_of(config))
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
-    return tool_calling.schema_of(StepContext(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price").description
+    return tool_calling.schema_of(
+        StepContext(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price"
+    ).description
 
 
 def test_another_configuration_of_the_folder_has_tools_of_its_own(tmp_path: Path) -> None:

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.values import JsonValue, ToolCallRequest
-from cantata_workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, Dialect, ParsedCall, ParsedReply, calls_of, resolve, unknown_tool
+from cantata_workers.models.dialects.call_parsing import (
+    UNKNOWN_FUNCTION,
+    Dialect,
+    ParsedCall,
+    ParsedReply,
+    calls_of,
+    resolve,
+    unknown_tool,
+)
 
 
 def spoken(text: str | JsonValue) -> tuple[ParsedCall, ...]:
@@ -39,7 +47,10 @@ def test_no_arguments_are_an_empty_object(arguments: str) -> None:
         ('[{"a": 1}]', "The arguments must be a JSON object, not [{'a': 1}]."),
         ('```json\n[{"a": 1}]\n```', "The arguments are not valid JSON: "),
         ('{"a": 1} and {"b": 2}', "The arguments are not valid JSON: "),
-        ('{"a"', "The arguments are not valid JSON: Expecting ':' delimiter: line 1 column 5 (char 4). They were '{\"a\"'."),
+        (
+            '{"a"',
+            "The arguments are not valid JSON: Expecting ':' delimiter: line 1 column 5 (char 4). They were '{\"a\"'.",
+        ),
         ("[1]", "The arguments must be a JSON object, not [1]."),
         ('{"a": NaN}', "arguments.a: nan is not JSON"),
         ('{"a": "\\ud800"}', "arguments.a: text with half a surrogate pair"),
@@ -58,7 +69,15 @@ def test_arguments_that_cannot_be_used_are_a_fault(arguments: str, fault: str) -
 
 @pytest.mark.parametrize(
     "arguments",
-    ['"{\\"a\\": 1}"', '```json\n{"a": 1}\n```', "{'a': 1}", '{"a": 1}}', '{"a": 1,}', ' {"a": 1} ', '"```json\\n{\\"a\\": 1}\\n```"'],
+    [
+        '"{\\"a\\": 1}"',
+        '```json\n{"a": 1}\n```',
+        "{'a': 1}",
+        '{"a": 1}}',
+        '{"a": 1,}',
+        ' {"a": 1} ',
+        '"```json\\n{\\"a\\": 1}\\n```"',
+    ],
 )
 def test_arguments_that_are_almost_json_are_read_in_every_dialect(arguments: str) -> None:
     (in_json,) = calls_of(json.dumps({"mcp": {"tool": "add", "params": arguments}})).calls
@@ -93,11 +112,14 @@ def test_a_reply_in_json_may_call_several() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [{"tool": "t", "intent": "do it", "context": [1]}, {"mcp": {"tool": "t", "intent": "do it", "context": [1]}}]
+    "reply",
+    [{"tool": "t", "intent": "do it", "context": [1]}, {"mcp": {"tool": "t", "intent": "do it", "context": [1]}}],
 )
 def test_an_intent_is_a_call_of_the_tools_own_workflow(reply: JsonValue) -> None:
     assert spoken(reply) == (
-        ParsedCall(id="call_1", name="t", arguments={"intent": "do it", "context": [1]}, dialect="json", intent="do it"),
+        ParsedCall(
+            id="call_1", name="t", arguments={"intent": "do it", "context": [1]}, dialect="json", intent="do it"
+        ),
     )
 
 
@@ -120,14 +142,20 @@ def test_a_call_in_json_that_cannot_be_made_has_a_fault(mcp: JsonValue, fault: s
 
 
 def test_a_call_without_a_response_says_nothing_beside() -> None:
-    assert calls_of('{"mcp": {"tool": "t"}}').response == calls_of('{"response": null, "mcp": {"tool": "t"}}').response == ""
+    assert (
+        calls_of('{"mcp": {"tool": "t"}}').response
+        == calls_of('{"response": null, "mcp": {"tool": "t"}}').response
+        == ""
+    )
 
 
 def test_params_may_be_json_in_a_text() -> None:
     assert spoken({"mcp": {"tool": "t", "params": '{"a": 1}'}})[0].arguments == {"a": 1}
 
 
-@pytest.mark.parametrize("text", ["", "Hello {name}!", "[1, 2]", '"mcp"', "12", "The set {1}: nice", 'It gives {"a": 1} back.'])
+@pytest.mark.parametrize(
+    "text", ["", "Hello {name}!", "[1, 2]", '"mcp"', "12", "The set {1}: nice", 'It gives {"a": 1} back.']
+)
 def test_what_is_no_json_object_is_the_answer_unchanged(text: str) -> None:
     assert calls_of(text) == ParsedReply(text)
 
@@ -187,12 +215,18 @@ def test_both_dialects_mix() -> None:
     said = calls_of('{"response": "both", "mcp": {"tool": "t"}}', [ToolCallRequest(id="call_2", name="n")])
 
     assert said.response == "both"
-    assert [(call.id, call.name, call.dialect) for call in said.calls] == [("call_2", "n", "native"), ("call_2_", "t", "json")]
+    assert [(call.id, call.name, call.dialect) for call in said.calls] == [
+        ("call_2", "n", "native"),
+        ("call_2_", "t", "json"),
+    ]
 
 
 @given(
     st.text(),
-    st.lists(st.builds(ToolCallRequest, id=st.sampled_from(["", "a", "call_1"]), name=st.text(), arguments=st.text()), max_size=4),
+    st.lists(
+        st.builds(ToolCallRequest, id=st.sampled_from(["", "a", "call_1"]), name=st.text(), arguments=st.text()),
+        max_size=4,
+    ),
 )
 def test_every_native_call_is_there_once_under_an_id_of_its_own(text: str, asked: list[ToolCallRequest]) -> None:
     calls = [call for call in calls_of(text, asked).calls if call.dialect == "native"]
@@ -231,7 +265,9 @@ def test_a_call_gets_its_tools_name(name: str, dialect: Dialect, known: list[str
         ("q", "json", [f"tool{n}" for n in range(11)], ""),
     ],
 )
-def test_an_unknown_tool_is_a_fault_that_names_what_is_near(name: str, dialect: Dialect, known: list[str], hint: str) -> None:
+def test_an_unknown_tool_is_a_fault_that_names_what_is_near(
+    name: str, dialect: Dialect, known: list[str], hint: str
+) -> None:
     call = resolve(ParsedCall(id="1", name=name, arguments={}, dialect=dialect), known)
 
     assert call.name == name

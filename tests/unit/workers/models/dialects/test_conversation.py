@@ -42,7 +42,12 @@ def test_native_calls_are_answered_under_their_ids_in_order() -> None:
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "name": "add", "content": '{"sum":[1,null]}'},
-        {"role": "tool", "tool_call_id": "c2", "name": "unknown_function", "content": '{"error":"The call names no tool."}'},
+        {
+            "role": "tool",
+            "tool_call_id": "c2",
+            "name": "unknown_function",
+            "content": '{"error":"The call names no tool."}',
+        },
     ]
 
 
@@ -129,9 +134,14 @@ def test_notes_say_what_is_over() -> None:
 IDS = st.uuids().map(str)
 OBJECTS = st.dictionaries(st.text(), st.integers() | st.text() | st.none(), max_size=3)
 CALLS = st.builds(
-    ParsedCall, id=IDS, name=st.text(min_size=1), arguments=st.none() | OBJECTS, fault=st.sampled_from(["", "bad"]),
-    dialect=st.sampled_from(["native", "json"]), intent=st.text(),
-)  # fmt: skip
+    ParsedCall,
+    id=IDS,
+    name=st.text(min_size=1),
+    arguments=st.none() | OBJECTS,
+    fault=st.sampled_from(["", "bad"]),
+    dialect=st.sampled_from(["native", "json"]),
+    intent=st.text(),
+)
 ROUND = st.builds(
     ModelRound,
     reply=st.text(),
@@ -199,8 +209,13 @@ def test_a_result_counts_what_the_rounds_did() -> None:
     assert first["tool_calls"][1] == {"name": "nope", "args": None, "error": "not there"}
     assert first["error"] == "nope: not there"
     assert second == {
-        "step_number": 2, "tool_calls": [], "tokens_used": 8, "execution_time_ms": 2, "clarification_attempts": 1, "error": None,
-    }  # fmt: skip
+        "step_number": 2,
+        "tool_calls": [],
+        "tokens_used": 8,
+        "execution_time_ms": 2,
+        "clarification_attempts": 1,
+        "error": None,
+    }
     assert isinstance(third, dict)
     assert third["clarification_attempts"] == 0
 

@@ -58,7 +58,10 @@ def test_tags_at_the_beginning_of_a_content_are_reasoning(content: str, reasonin
     assert split(list(content)) == (reasoning, answer)
 
 
-@given(st.lists(st.sampled_from(["<think>", "</think>", "<th", "ink>", "a", " ", "<", "\n"])).map("".join), st.lists(st.integers(0, 30)))
+@given(
+    st.lists(st.sampled_from(["<think>", "</think>", "<th", "ink>", "a", " ", "<", "\n"])).map("".join),
+    st.lists(st.integers(0, 30)),
+)
 def test_a_content_is_split_alike_however_it_is_cut(content: str, cuts: list[int]) -> None:
     ends = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
 
@@ -81,25 +84,38 @@ def test_a_content_is_split_alike_however_it_is_cut(content: str, cuts: list[int
         ),
     ],
 )  # fmt: skip
-def test_what_a_provider_wants_back_is_kept(message: Mapping[str, JsonValue], fields: Mapping[str, JsonValue], text: str) -> None:
+def test_what_a_provider_wants_back_is_kept(
+    message: Mapping[str, JsonValue], fields: Mapping[str, JsonValue], text: str
+) -> None:
     found = reasoning_of(message, "p", "p", tagged="", call_ids=[])
 
     assert found == Reasoning(provider="p", text=text, fields=dict(fields))
 
 
 def test_a_reply_without_reasoning_has_none() -> None:
-    assert reasoning_of({"content": "hi", "provider_specific_fields": {"refusal": None}}, "p", "p", tagged="", call_ids=[]) is None
+    assert (
+        reasoning_of({"content": "hi", "provider_specific_fields": {"refusal": None}}, "p", "p", tagged="", call_ids=[])
+        is None
+    )
     assert reasoning_of(None, "p", "p", tagged="", call_ids=[]) is None
 
 
 def test_reasoning_in_tags_is_for_people_only() -> None:
-    assert reasoning_of({"content": "42"}, "p", "p", tagged=" a plan ", call_ids=[]) == Reasoning(provider="p", text="a plan")
+    assert reasoning_of({"content": "42"}, "p", "p", tagged=" a plan ", call_ids=[]) == Reasoning(
+        provider="p", text="a plan"
+    )
 
 
 def test_the_fields_of_calls_go_back_with_them() -> None:
     extra: JsonValue = {"google": {"thought_signature": "s"}}
     own: dict[str, JsonValue] = {"provider_specific_fields": {"thought_signature": "t"}, "extra_content": extra}
-    found = reasoning_of({"tool_calls": [{"id": "x", "function": {"name": "ping"}, **own}]}, "gemini", "gemini", tagged="", call_ids=["c1"])
+    found = reasoning_of(
+        {"tool_calls": [{"id": "x", "function": {"name": "ping"}, **own}]},
+        "gemini",
+        "gemini",
+        tagged="",
+        call_ids=["c1"],
+    )
 
     sent, _ = conversation([], [ModelRound(calls=(CALL,), reasoning=found)], [[ToolResult("pong")]])
     (call,) = cast("list[dict[str, JsonValue]]", sent_back(sent, "gemini")["tool_calls"])
@@ -124,7 +140,10 @@ def test_only_the_provider_that_it_came_from_gets_it_back() -> None:
 
 
 def test_claude_is_not_asked_to_think_behind_the_calls_of_another_model() -> None:
-    others: Sequence[Mapping[str, JsonValue]] = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"id": "c1"}]}]
+    others: Sequence[Mapping[str, JsonValue]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [{"id": "c1"}]},
+    ]
 
     assert not may_think(others, "anthropic")
     assert may_think(others, "openai")
@@ -145,14 +164,20 @@ def piece(text: str, **more: JsonValue) -> JsonValue:
 
 @pytest.mark.parametrize("last", ["I should ping.", ""])
 def test_signed_thinking_comes_once_whether_its_whole_text_comes_again_with_the_signature_or_not(last: str) -> None:
-    deltas = [{"thinking_blocks": [each]} for each in (piece("I should "), piece("ping."), piece(last, signature="SIG"), piece("So."))]
+    deltas = [
+        {"thinking_blocks": [each]}
+        for each in (piece("I should "), piece("ping."), piece(last, signature="SIG"), piece("So."))
+    ]
 
     assert joined(*deltas) == {"thinking_blocks": [BLOCK, piece("So.")]}
 
 
 def test_redacted_thinking_ends_no_block_and_keeps_its_place() -> None:
     sealed: JsonValue = {"type": "redacted_thinking", "data": "x"}
-    deltas = [{"thinking_blocks": [each]} for each in (piece("a", signature="1"), sealed, piece("b"), piece("b", signature="2"))]
+    deltas = [
+        {"thinking_blocks": [each]}
+        for each in (piece("a", signature="1"), sealed, piece("b"), piece("b", signature="2"))
+    ]
 
     assert joined(*deltas) == {"thinking_blocks": [piece("a", signature="1"), sealed, piece("b", signature="2")]}
 
@@ -166,14 +191,19 @@ def test_pieces_of_details_are_joined_by_their_index_and_items_are_kept() -> Non
         {**text, "text": "", "signature": "SIG"},
         sealed,
     ]
-    deltas: list[Mapping[str, JsonValue]] = [{"provider_specific_fields": {"reasoning_details": [part]}} for part in parts]
+    deltas: list[Mapping[str, JsonValue]] = [
+        {"provider_specific_fields": {"reasoning_details": [part]}} for part in parts
+    ]
 
-    found = joined(*deltas, {"reasoning_items": [{"id": "rs_1"}]}, {"reasoning_content": "I "}, {"reasoning_content": "think."})
+    found = joined(
+        *deltas, {"reasoning_items": [{"id": "rs_1"}]}, {"reasoning_content": "I "}, {"reasoning_content": "think."}
+    )
 
     assert found == {
-        "reasoning_content": "I think.", "reasoning_items": [{"id": "rs_1"}],
+        "reasoning_content": "I think.",
+        "reasoning_items": [{"id": "rs_1"}],
         "reasoning_details": [{**text, "text": "I think.", "signature": "SIG"}, sealed],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("provider", ["groq", "cerebras", "mistral"])

@@ -31,7 +31,9 @@ def test_the_status_of_an_answer_determines_the_error(status: int, code: str, re
 
 
 def test_a_package_that_is_missing_is_not_tried_again() -> None:
-    error = explain(Failure("vertex_ai/gemini", "No module named 'google'", status=500, is_broken=True), ProviderInfo(), now=NOW)
+    error = explain(
+        Failure("vertex_ai/gemini", "No module named 'google'", status=500, is_broken=True), ProviderInfo(), now=NOW
+    )
 
     assert (error.code, error.retryable) == ("model_error", False)
 
@@ -86,10 +88,16 @@ def test_the_providers_own_code_says_more_than_the_status(status: int, reason: s
 
 def test_what_is_no_secret_is_not_redacted() -> None:
     secrets = secrets_in(
-        {"MAX_TOKENS": "12345678", "HOME": "/home/someone", "X_API_KEY": "short", "extra_headers": {"Authorization": "Bearer q" * 2}}
+        {
+            "MAX_TOKENS": "12345678",
+            "HOME": "/home/someone",
+            "X_API_KEY": "short",
+            "extra_headers": {"Authorization": "Bearer q" * 2},
+        }
     )
 
     assert secrets == ["Bearer qBearer q"]
     assert (
-        redact("the task-force asks to skip 12345678 risk-assessments", secrets) == "the task-force asks to skip 12345678 risk-assessments"
+        redact("the task-force asks to skip 12345678 risk-assessments", secrets)
+        == "the task-force asks to skip 12345678 risk-assessments"
     )

@@ -26,7 +26,9 @@ class Dumps:
         return self._dumped
 
 
-def calls_of(calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Sequence[str] = ()) -> tuple[ToolCallRequest, ...]:
+def calls_of(
+    calls: Sequence[object], *, names: ToolNames = NO_NAMES, taken: Sequence[str] = ()
+) -> tuple[ToolCallRequest, ...]:
     builder = ReplyBuilder()
     builder.set_response({"choices": [{"message": {"tool_calls": list(calls)}}]})
     return builder.tool_calls(names, taken)
@@ -48,7 +50,8 @@ def test_a_call_is_read_from_a_dict_an_object_a_mixture_and_a_model(call: object
 
 
 @pytest.mark.parametrize(
-    "call", [{}, {"function": None}, {"function": {"name": None}}, {"name": "add"}, "add", SimpleNamespace(), Dumps(None)]
+    "call",
+    [{}, {"function": None}, {"function": {"name": None}}, {"name": "add"}, "add", SimpleNamespace(), Dumps(None)],
 )
 def test_a_call_that_names_no_function_has_an_empty_name(call: object) -> None:
     assert calls_of([call]) == (ToolCallRequest(id="call_0", name="", arguments="{}"),)
@@ -66,7 +69,10 @@ def test_ids_that_are_missing_or_taken_are_counted_on() -> None:
 def test_the_signature_that_litellm_writes_behind_an_id_is_no_part_of_it() -> None:
     calls = [{"id": f"call_{each}__thought__{'c2lnbmVk' * 50}", "function": {"name": "add"}} for each in ("a", "b")]
 
-    assert [call.id for call in calls_of(calls)] == ["call_a", "call_b"]  # other providers get the id, and OpenAI takes 40 characters
+    assert [call.id for call in calls_of(calls)] == [
+        "call_a",
+        "call_b",
+    ]  # other providers get the id, and OpenAI takes 40 characters
 
 
 def test_an_answer_without_choices_is_empty() -> None:
@@ -105,7 +111,14 @@ def test_calls_that_all_have_the_index_0_are_distinguished_by_their_ids() -> Non
 
 @pytest.mark.parametrize(
     ("name", "wire"),
-    [("add", "add"), ("files.read", "files__read"), ("größe", "gr__e"), ("2fast", "_2fast"), ("-x", "_-x"), ("", "unknown_function")],
+    [
+        ("add", "add"),
+        ("files.read", "files__read"),
+        ("größe", "gr__e"),
+        ("2fast", "_2fast"),
+        ("-x", "_-x"),
+        ("", "unknown_function"),
+    ],
 )
 def test_a_name_becomes_one_that_providers_take(name: str, wire: str) -> None:
     names = ToolNames.of([name])
@@ -144,7 +157,16 @@ def test_half_a_character_is_replaced() -> None:
     builder = ReplyBuilder()
 
     builder.set_response(
-        {"choices": [{"message": {"content": "a\ud83d.", "tool_calls": [{"function": {"name": "add", "arguments": "\ude00"}}]}}]}
+        {
+            "choices": [
+                {
+                    "message": {
+                        "content": "a\ud83d.",
+                        "tool_calls": [{"function": {"name": "add", "arguments": "\ude00"}}],
+                    }
+                }
+            ]
+        }
     )
 
     assert builder.text == "a\ufffd."

@@ -15,14 +15,19 @@ from cantata_workers.models.llm import provider_batches
 from cantata_workers.models.llm.provider_batches import MARK, MAX_PAGES, ProviderBatch, find, replies
 
 MODEL = Model(model="openai/m")
-OK = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+OK = {
+    "choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+}
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What stands for LiteLLM; each test adds the call that it is about."""
     router = SimpleNamespace(GenericLiteLLMParams=SimpleNamespace(model_fields={}))
-    fake = SimpleNamespace(get_llm_provider=lambda **_: ("m", "openai", None, None), types=SimpleNamespace(router=router))
+    fake = SimpleNamespace(
+        get_llm_provider=lambda **_: ("m", "openai", None, None), types=SimpleNamespace(router=router)
+    )
     monkeypatch.setattr(provider_batches, "load", lambda: fake)
     monkeypatch.setattr(provider_batches, "has_price", lambda _: False)
     return fake
@@ -55,7 +60,9 @@ def test_an_answer_without_usage_has_no_known_cost(library: SimpleNamespace, mon
     body = {"choices": OK["choices"]}
 
     async def content(**_: object) -> SimpleNamespace:
-        return SimpleNamespace(content=json.dumps({"custom_id": "0", "response": {"status_code": 200, "body": body}}).encode())
+        return SimpleNamespace(
+            content=json.dumps({"custom_id": "0", "response": {"status_code": 200, "body": body}}).encode()
+        )
 
     library.afile_content = content
     monkeypatch.setattr(provider_batches, "has_price", lambda _: True)
@@ -71,7 +78,10 @@ def test_a_batch_that_is_not_among_the_newest_was_not_created(library: SimpleNam
 
     async def page(*, after: str | None, **_: object) -> SimpleNamespace:
         pages.append(after)
-        others = [SimpleNamespace(id=f"b{len(pages)}", metadata=None), SimpleNamespace(id=f"c{len(pages)}", metadata={MARK: "another"})]
+        others = [
+            SimpleNamespace(id=f"b{len(pages)}", metadata=None),
+            SimpleNamespace(id=f"c{len(pages)}", metadata={MARK: "another"}),
+        ]
         return SimpleNamespace(data=others, has_more=True)
 
     library.alist_batches = page

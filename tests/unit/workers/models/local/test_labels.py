@@ -33,7 +33,10 @@ MOOD = EnumField(("good", "bad"), "mood")
 def tool(name: str, description: str) -> JsonValue:
     parameters: JsonValue = {
         "type": "object",
-        "properties": {"order_id": {"type": "string", "description": "the number of the order"}, "note": {"type": "string"}},
+        "properties": {
+            "order_id": {"type": "string", "description": "the number of the order"},
+            "note": {"type": "string"},
+        },
         "required": ["order_id"],
     }
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
@@ -50,9 +53,17 @@ REFUND = tool("refund", "Pays an order back.")
     ("schema", "expected"),
     [
         ({"enum": ["a", "b"]}, EnumField(("a", "b"))),
-        ({"type": "object", "properties": {"x": {"type": "string", "enum": ["a", "b"]}}, "required": ["x"]}, EnumField(("a", "b"), "x")),
         (
-            {"properties": {"x": {"$ref": "#/$defs/X"}}, "type": "object", "required": ["x"], "$defs": {"X": {"enum": ["a"]}}},
+            {"type": "object", "properties": {"x": {"type": "string", "enum": ["a", "b"]}}, "required": ["x"]},
+            EnumField(("a", "b"), "x"),
+        ),
+        (
+            {
+                "properties": {"x": {"$ref": "#/$defs/X"}},
+                "type": "object",
+                "required": ["x"],
+                "$defs": {"X": {"enum": ["a"]}},
+            },
             EnumField(("a",), "x"),
         ),
         ({"type": "object", "properties": {"x": {"enum": ["a"]}}}, None),  # may be left out
@@ -67,7 +78,14 @@ def test_a_schema_of_one_enum_is_a_field(schema: Mapping[str, JsonValue], expect
 
 @pytest.mark.parametrize(
     ("text", "label"),
-    [("good", "good"), (' "good"\n', "good"), ('{"mood": "bad"}', "bad"), ("fine", None), ('{"mood": 1}', None), ("[1]", None)],
+    [
+        ("good", "good"),
+        (' "good"\n', "good"),
+        ('{"mood": "bad"}', "bad"),
+        ("fine", None),
+        ('{"mood": 1}', None),
+        ("[1]", None),
+    ],
 )
 def test_a_label_is_read_bare_or_as_json(text: str, label: str | None) -> None:
     assert MOOD.read(text) == label
@@ -130,7 +148,9 @@ def test_a_label_that_the_model_likes_anyway_must_fit_better_than_that() -> None
 def test_a_text_like_the_examples_of_a_label_gets_it() -> None:
     fake = FakeServer(shares={"nope": {1: 0.3, 2: 0.3, 5: 0.1, 6: 0.3}, "yep": {1: 0.3, 2: 0.3, 5: 0.3, 6: 0.1}})
 
-    assert [choose(LabelScorer(), text, fake, examples=[("yes!", "good"), ("no", "bad")]) for text in ("nope", "yep")] == ["bad", "good"]
+    assert [
+        choose(LabelScorer(), text, fake, examples=[("yes!", "good"), ("no", "bad")]) for text in ("nope", "yep")
+    ] == ["bad", "good"]
 
 
 def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text() -> None:
@@ -139,7 +159,10 @@ def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text(
     question = LabelQuestion(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad")))
 
     async def ask_at_once() -> list[int]:
-        return sorted(choice.output_tokens for choice in await asyncio.gather(*(chooser.choose(question, fake.ask) for _ in range(3))))
+        return sorted(
+            choice.output_tokens
+            for choice in await asyncio.gather(*(chooser.choose(question, fake.ask) for _ in range(3)))
+        )
 
     assert asyncio.run(ask_at_once()) == [1, 1, 1 + len(CONTENT_FREE)]
 
@@ -156,7 +179,9 @@ def test_known_labels_do_not_wait_until_others_are_measured() -> None:
 
     async def label_beside() -> str:
         await chooser.choose(known, fake.ask)
-        measuring = asyncio.ensure_future(chooser.choose(LabelQuestion(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad"))), hang))
+        measuring = asyncio.ensure_future(
+            chooser.choose(LabelQuestion(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad"))), hang)
+        )
         await asyncio.sleep(0)
         async with asyncio.timeout(5):
             choice = await chooser.choose(known, fake.ask)
@@ -233,7 +258,20 @@ def test_texts_and_numbers_of_arguments_are_those_of_the_message() -> None:
 
     fields: Any = bounded(schema, "Send A-1, 2.5 of 3!")["properties"]
 
-    spans = ["Send", "A-1", "2.5", "of", "3", "Send A-1", "A-1 2.5", "2.5 of", "of 3", "Send A-1 2.5", "A-1 2.5 of", "2.5 of 3"]
+    spans = [
+        "Send",
+        "A-1",
+        "2.5",
+        "of",
+        "3",
+        "Send A-1",
+        "A-1 2.5",
+        "2.5 of",
+        "of 3",
+        "Send A-1 2.5",
+        "A-1 2.5 of",
+        "2.5 of 3",
+    ]
     assert fields["order"]["properties"] == {"id": {"enum": spans}}
     assert fields["count"] == {"enum": [1, 3]}
     assert fields["share"]["anyOf"] == [{"enum": [1, 2.5, 3]}, {"type": "null"}]
@@ -275,7 +313,11 @@ def conversation() -> list[dict[str, JsonValue]]:
 
 
 def turns(examples: list[tuple[str, str]]) -> list[dict[str, JsonValue]]:
-    return [{"role": role, "content": said} for text, label in examples for role, said in (("user", text), ("assistant", label))]
+    return [
+        {"role": role, "content": said}
+        for text, label in examples
+        for role, said in (("user", text), ("assistant", label))
+    ]
 
 
 def choose(chooser: LabelScorer, text: str, fake: FakeServer, examples: Sequence[tuple[str, str]] = ()) -> str:

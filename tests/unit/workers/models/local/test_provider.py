@@ -46,7 +46,9 @@ def test_a_server_that_is_away_more_than_once_is_asked_again(tmp_path: Path, mon
     assert server.asked == 4
 
 
-def test_one_that_stays_away_fails_the_call_which_may_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_stays_away_fails_the_call_which_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(provider, "RESTART_S", 0.0)
     server = Server(away=100)
 

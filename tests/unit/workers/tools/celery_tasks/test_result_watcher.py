@@ -23,6 +23,8 @@ def test_results_that_cannot_be_asked_for_are_unavailable_and_no_failure_of_the_
 
 
 def test_without_a_backend_there_are_no_results() -> None:
-    watcher = ResultWatcher(make_app(NOWHERE), Celery("shop", broker=NOWHERE, set_as_current=False), cast(Any, None), print)
+    watcher = ResultWatcher(
+        make_app(NOWHERE), Celery("shop", broker=NOWHERE, set_as_current=False), cast(Any, None), print
+    )
 
     assert watcher.read(["cantata-1"]) == {}

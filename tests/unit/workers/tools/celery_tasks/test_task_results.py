@@ -36,7 +36,10 @@ def test_a_task_that_has_not_ended_has_no_result(state: str) -> None:
     [
         ({"status": "SUCCESS", "result": {"a": 1}}, TaskResult("SUCCESS", {"a": 1})),
         (
-            {"status": "FAILURE", "result": {"exc_type": "ValueError", "exc_message": ["no", 3], "exc_module": "builtins"}},
+            {
+                "status": "FAILURE",
+                "result": {"exc_type": "ValueError", "exc_message": ["no", 3], "exc_module": "builtins"},
+            },
             TaskResult("FAILURE", error_type="ValueError", error="no, 3"),
         ),
         (
@@ -44,16 +47,29 @@ def test_a_task_that_has_not_ended_has_no_result(state: str) -> None:
             TaskResult("FAILURE", error_type="Odd", error="text"),
         ),
         (
-            {"status": "FAILURE", "result": {"exc_type": "Declined", "exc_message": ["card 7", 402]}, "traceback": TRACEBACK},
-            TaskResult("FAILURE", error_type="Declined", error="the bank declined card 7 (402)\nValueError: is no end of it"),
+            {
+                "status": "FAILURE",
+                "result": {"exc_type": "Declined", "exc_message": ["card 7", 402]},
+                "traceback": TRACEBACK,
+            },
+            TaskResult(
+                "FAILURE", error_type="Declined", error="the bank declined card 7 (402)\nValueError: is no end of it"
+            ),
         ),
         (
-            {"status": "FAILURE", "result": {"exc_type": "Declined", "exc_message": ["card 7", 402]}, "traceback": "cut"},
+            {
+                "status": "FAILURE",
+                "result": {"exc_type": "Declined", "exc_message": ["card 7", 402]},
+                "traceback": "cut",
+            },
             TaskResult("FAILURE", error_type="Declined", error="card 7, 402"),
         ),
         ({"status": "FAILURE", "result": KeyError("k")}, TaskResult("FAILURE", error_type="KeyError", error="'k'")),
         ({"status": "FAILURE", "result": None}, TaskResult("FAILURE", error_type="Exception", error="None")),
-        ({"status": "REVOKED", "result": {"exc_type": "TaskRevokedError"}}, TaskResult("REVOKED", error_type="TaskRevokedError")),
+        (
+            {"status": "REVOKED", "result": {"exc_type": "TaskRevokedError"}},
+            TaskResult("REVOKED", error_type="TaskRevokedError"),
+        ),
     ],
 )
 def test_a_result_is_read_in_each_form(meta: dict[str, Any], result: TaskResult) -> None:
@@ -89,7 +105,13 @@ def test_a_late_task_names_its_queue(result: TaskResult) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "has_results"),
-    [(None, False), ("rpc://", False), ("redis://127.0.0.1:1", True), ("cache+memory://", False), ("file:///tmp", True)],
+    [
+        (None, False),
+        ("rpc://", False),
+        ("redis://127.0.0.1:1", True),
+        ("cache+memory://", False),
+        ("file:///tmp", True),
+    ],
 )
 def test_results_are_read_where_other_processes_can_read_them(backend: str | None, has_results: bool) -> None:
     assert task_results.has_results(Celery("shop", backend=backend, set_as_current=False)) == has_results
@@ -98,4 +120,6 @@ def test_results_are_read_where_other_processes_can_read_them(backend: str | Non
 def test_pickled_results_are_refused_where_they_would_be_read() -> None:
     task_results.check(Celery("shop", set_as_current=False, result_serializer="pickle"))
     with pytest.raises(ConfigError, match="stores results with pickle"):
-        task_results.check(Celery("shop", backend="redis://127.0.0.1:1", set_as_current=False, result_serializer="pickle"))
+        task_results.check(
+            Celery("shop", backend="redis://127.0.0.1:1", set_as_current=False, result_serializer="pickle")
+        )

@@ -33,7 +33,11 @@ def said(*texts: str) -> list[JsonValue]:
             ["see", {"type": "audio", "mimeType": "audio/wav", "bytes": 0}],
         ),
         (
-            {"content": [{"type": "resource", "resource": {"uri": "file:///a", "mimeType": "image/png", "blob": PICTURE}}]},
+            {
+                "content": [
+                    {"type": "resource", "resource": {"uri": "file:///a", "mimeType": "image/png", "blob": PICTURE}}
+                ]
+            },
             {"type": "resource", "uri": "file:///a", "mimeType": "image/png", "bytes": 7},
         ),
         (
@@ -75,7 +79,10 @@ def test_an_answer_of_another_shape_arrives_as_it_is(answer: dict[str, JsonValue
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"content": [*said("one"), {"type": "image", "data": PICTURE, "mimeType": "image/png"}, *said("two")]}, "one\ntwo"),
+        (
+            {"content": [*said("one"), {"type": "image", "data": PICTURE, "mimeType": "image/png"}, *said("two")]},
+            "one\ntwo",
+        ),
         ({"structuredContent": {"code": 7, "why": "größe"}}, '{"code": 7, "why": "größe"}'),
         ({"structuredContent": {"code": 7}, "content": []}, '{"code": 7}'),
         ({"structuredContent": {"code": 7}, "content": None}, '{"code": 7}'),

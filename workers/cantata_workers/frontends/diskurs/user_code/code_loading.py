@@ -102,7 +102,9 @@ class CodeFolder:
         """Return the module of a file, and load the modules that it may import by name before it. Raises ImportFailedError."""
         with uncounted_import(file):
             if file not in self._modules:
-                self._refuse_ending(file, modules or {})  # without the lock: it may take a minute, in which others go on
+                self._refuse_ending(
+                    file, modules or {}
+                )  # without the lock: it may take a minute, in which others go on
             with _import_lock:
                 return self._module(file, modules or {})
 
@@ -117,7 +119,9 @@ class CodeFolder:
     def _refuse_ending(self, file: str, modules: Mapping[str, str]) -> None:
         """Raise ImportFailedError if the import of a file is under suspicion, and would end this process."""
         try:
-            user_code.refuse_ending(str(self._folder), file, self._folder.name, [LOAD_FILE, str(self._folder), file, dict(modules)])
+            user_code.refuse_ending(
+                str(self._folder), file, self._folder.name, [LOAD_FILE, str(self._folder), file, dict(modules)]
+            )
         except ImportFailedError as error:
             self.failed.add(file)
             user_code.note_import(self._folder.name, error.__cause__)
@@ -140,7 +144,9 @@ class CodeFolder:
         sys.modules[name] = module
         try:
             with self.importing(file):
-                sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is not taken
+                sys.modules.setdefault(
+                    path.stem, module
+                )  # its neighbours import it by its plain name, if that is not taken
                 spec.loader.exec_module(module)
         except BaseException as error:  # whatever a module raises while it is imported
             sys.modules.pop(name, None)  # the module itself may have removed it
@@ -185,7 +191,11 @@ class CodeFolder:
 
     def _visible_modules(self, parent: Path) -> dict[str, ModuleType]:
         """Return the modules that code of a subfolder imports by plain names: those of the top folder, and its own."""
-        shared = {name: each for name, each in self._neighbours[self._folder].items() if self._root(parent, name) == self._folder}
+        shared = {
+            name: each
+            for name, each in self._neighbours[self._folder].items()
+            if self._root(parent, name) == self._folder
+        }
         return {**shared, **self._neighbours[parent]}
 
     def _root(self, parent: Path, name: str) -> Path:
@@ -207,7 +217,9 @@ def call(context: StepContext, code: CodeReference, *arguments: Any, **named: An
         return functions.call(context, f"{code.file}:{code.name}", called, {}, is_failure=is_failure)
 
 
-def optional(context: StepContext, file: str, name: str, *, is_named: bool, beside: Iterable[str]) -> CodeReference | None:
+def optional(
+    context: StepContext, file: str, name: str, *, is_named: bool, beside: Iterable[str]
+) -> CodeReference | None:
     """Return a function of a file; None if it is missing, was not named, and all classes `beside` it are there.
 
     Raises ImportFailedError, also if a class is missing: then it may be the file that is wrong.

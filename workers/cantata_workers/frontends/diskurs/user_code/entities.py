@@ -155,10 +155,17 @@ class Conversation(Generic[T]):
     """An immutable conversation, for code of a folder: `update` and `append` return another."""
 
     def __init__(
-        self, *, prompt_argument: Any = None, longterm_memory: Any = None, chat: Sequence[ChatMessage] = (),
-        metadata: Mapping[str, Any] | None = None, active_agent: str = "", conversation_id: str = "",
-        system_prompt: ChatMessage | None = None, user_prompt: ChatMessage | Sequence[ChatMessage] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        prompt_argument: Any = None,
+        longterm_memory: Any = None,
+        chat: Sequence[ChatMessage] = (),
+        metadata: Mapping[str, Any] | None = None,
+        active_agent: str = "",
+        conversation_id: str = "",
+        system_prompt: ChatMessage | None = None,
+        user_prompt: ChatMessage | Sequence[ChatMessage] | None = None,
+    ) -> None:
         self._prompt_argument = copy.deepcopy(prompt_argument)
         self._longterm_memory = copy.deepcopy(longterm_memory)
         self._chat = tuple(copy.deepcopy(list(chat)))
@@ -226,10 +233,17 @@ class Conversation(Generic[T]):
         return [*([self.system_prompt] if self.system_prompt else []), *visible, *asked]
 
     def update(
-        self, chat: Sequence[ChatMessage] | None = None, prompt_argument: Any = None, *, user_prompt_argument: Any = None,
-        system_prompt: ChatMessage | None = None, user_prompt: ChatMessage | Sequence[ChatMessage] | None = None,
-        longterm_memory: Any = None, metadata: Mapping[str, Any] | None = None, active_agent: str | None = None,
-    ) -> Conversation[T]:  # fmt: skip
+        self,
+        chat: Sequence[ChatMessage] | None = None,
+        prompt_argument: Any = None,
+        *,
+        user_prompt_argument: Any = None,
+        system_prompt: ChatMessage | None = None,
+        user_prompt: ChatMessage | Sequence[ChatMessage] | None = None,
+        longterm_memory: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        active_agent: str | None = None,
+    ) -> Conversation[T]:
         """Return another conversation with these values replaced."""
         given = prompt_argument if prompt_argument is not None else user_prompt_argument
         return Conversation(
@@ -243,7 +257,9 @@ class Conversation(Generic[T]):
             user_prompt=user_prompt or self.user_prompt,
         )
 
-    def append(self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = "") -> Conversation[T]:
+    def append(
+        self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = ""
+    ) -> Conversation[T]:
         """Return another conversation with a message, or several, appended."""
         if isinstance(message, str):
             message = ChatMessage(role=Role(role) if isinstance(role, str) else role, content=message, name=name)
@@ -329,7 +345,12 @@ class ToolDescription:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its arguments."""
-        return {"type": "object", "properties": dict(self.arguments), "required": list(self.arguments), "additionalProperties": False}
+        return {
+            "type": "object",
+            "properties": dict(self.arguments),
+            "required": list(self.arguments),
+            "additionalProperties": False,
+        }
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, str]:
@@ -377,7 +398,11 @@ ImmutableConversation = Conversation
 @contextmanager
 def importable() -> Iterator[None]:
     """Make `import diskurs`, and those of its modules that prompts and tools import, return our names inside the block."""
-    added = {} if code_text.is_installed() else {name: module for name, module in _modules().items() if name not in sys.modules}
+    added = (
+        {}
+        if code_text.is_installed()
+        else {name: module for name, module in _modules().items() if name not in sys.modules}
+    )
     sys.modules.update(added)
     try:
         yield

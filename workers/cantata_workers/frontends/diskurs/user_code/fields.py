@@ -31,7 +31,9 @@ def hints(cls: type) -> dict[str, Any]:
     try:
         resolved = get_type_hints(cls, localns=_namespace(cls), include_extras=True)
     except Exception as error:  # annotations are expressions
-        raise StepError(f"the types of {cls.__name__} cannot be read: {type(error).__name__}: {error}", code="bad_class") from error
+        raise StepError(
+            f"the types of {cls.__name__} cannot be read: {type(error).__name__}: {error}", code="bad_class"
+        ) from error
     return {each.name: resolved.get(each.name, Any) for each in dataclasses.fields(cls)}
 
 
@@ -66,10 +68,17 @@ def taken_from_memory(cls: type) -> list[str]:
     return [name for name, access in known.items() if access == "input" or not is_marked]
 
 
-def merge(known: Mapping[str, JsonValue], given: Mapping[str, JsonValue], names: Iterable[str] | None = None) -> dict[str, JsonValue]:
+def merge(
+    known: Mapping[str, JsonValue], given: Mapping[str, JsonValue], names: Iterable[str] | None = None
+) -> dict[str, JsonValue]:
     """Return `known` updated with `given` under the same names; null and "" count as no value, but false, 0 and [] as values."""
     wanted = given.keys() if names is None else set(names)
-    return {**known, **{name: value for name, value in given.items() if name in known and name in wanted and value not in (None, "")}}
+    return {
+        **known,
+        **{
+            name: value for name, value in given.items() if name in known and name in wanted and value not in (None, "")
+        },
+    }
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
@@ -174,7 +183,10 @@ def check_nesting(cls: type, importing: tuple[type, ...] = ()) -> None:
     for name, hint in hints(cls).items():
         item = item_class(plain_type(hint))
         if item in (cls, *importing):
-            raise StepError(f"{cls.__name__}.{name} makes {item.__name__} contain itself; replies of it have no end", code="bad_class")
+            raise StepError(
+                f"{cls.__name__}.{name} makes {item.__name__} contain itself; replies of it have no end",
+                code="bad_class",
+            )
         if item is not None:
             check_nesting(item, (*importing, cls))
 

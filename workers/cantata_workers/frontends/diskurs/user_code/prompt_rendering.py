@@ -18,7 +18,12 @@ from cantata_workers.frontends.diskurs import plans, tool_calling
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState
 from cantata_workers.frontends.diskurs.replies import ReplyError, check_made, read_reply
 from cantata_workers.frontends.diskurs.user_code import code_loading, fields
-from cantata_workers.frontends.diskurs.user_code.entities import LockedField, LongtermMemory, OutputField, PromptArgument
+from cantata_workers.frontends.diskurs.user_code.entities import (
+    LockedField,
+    LongtermMemory,
+    OutputField,
+    PromptArgument,
+)
 from cantata_workers.process import resource_limits
 from cantata_workers.process.step_context import StepContext
 
@@ -28,7 +33,9 @@ CONDUCTOR_SYSTEM = """You direct a conversation among agents. These are the agen
 {%- endfor %}
 
 Choose the agent that is best suited to go on. Do not solve the problem yourself."""
-CONDUCTOR_USER = """Read the conversation so far. Which agent can contribute best to where it is going? Name it in next_agent."""
+CONDUCTOR_USER = (
+    """Read the conversation so far. Which agent can contribute best to where it is going? Name it in next_agent."""
+)
 FORM = """Reply with one JSON object of this form, and with nothing else. A value that you do not know is an empty text ("").
 
 ```json
@@ -198,13 +205,17 @@ class Prompter:
         prompt = f"the {which} prompt of agent {self.name!r}"
         limit_s = self.context.definitions.limits.render_s
         try:
-            with self.context.process.time_limit(self.context.begun, limit_s, f"{prompt}: its template (limits.render_s)"):
+            with self.context.process.time_limit(
+                self.context.begun, limit_s, f"{prompt}: its template (limits.render_s)"
+            ):
                 return templates.render(text, context, self.agent.prompt.parts)
         except templates.TemplateError as error:
             raise StepError(f"{prompt}: {error}", code="bad_template") from error
         except MemoryError as error:
             traceback.clear_frames(error.__traceback__)  # their memory is needed to report the error
-            raise StepError(f"{prompt}: its template ran out of memory{resource_limits.limit_note()}", code="bad_template") from None
+            raise StepError(
+                f"{prompt}: its template ran out of memory{resource_limits.limit_note()}", code="bad_template"
+            ) from None
 
     def _shown_to_conductors(self) -> dict[str, JsonValue]:
         return {"agent_descriptions": self._descriptions()} if self.agent.kind == "conductor" else {}
@@ -239,7 +250,9 @@ class Prompter:
         return code_loading.optional(self.context, prompt.file, name, is_named=role in prompt.names, beside=classes)
 
     def _class(self, file: str, name: str) -> type:
-        found: type = code_loading.code_folder_of(self.context).load(CodeReference(file=file, name=name), self.config.modules)
+        found: type = code_loading.code_folder_of(self.context).load(
+            CodeReference(file=file, name=name), self.config.modules
+        )
         fields.check_nesting(found)
         return found
 
@@ -268,7 +281,11 @@ def memory_class(context: StepContext, of: CodeReference | None) -> type:
 
 def _shown(tool: ToolSchema) -> JsonValue:
     """Return a tool for the prompt of a planning agent."""
-    return {"name": tool.name, "description": tool.description, "parameters": json.dumps(tool.parameters, ensure_ascii=False)}
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": json.dumps(tool.parameters, ensure_ascii=False),
+    }
 
 
 def _example(hint: Any) -> JsonValue:

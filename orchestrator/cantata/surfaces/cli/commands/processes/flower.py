@@ -16,18 +16,32 @@ from cantata.surfaces.flower.serve import serve
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--host", metavar="NAME", help="The address to listen at, 127.0.0.1 if absent; others only with passwords or a provider.")
-@click.option("--port", type=click.IntRange(0, 65535), help=f"The port, {stack_plan.FLOWER_PORT} if absent; 0 for any free one.")
+@click.option(
+    "--host",
+    metavar="NAME",
+    help="The address to listen at, 127.0.0.1 if absent; others only with passwords or a provider.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"The port, {stack_plan.FLOWER_PORT} if absent; 0 for any free one."
+)
 @click.option("--url-prefix", metavar="PATH", help="The prefix of every path, behind a proxy.")
 @click.option("--basic-auth-file", metavar="FILE", help="Users, as lines name:password; default: FLOWER_BASIC_AUTH.")
 @click.option("--read-only", is_flag=True, help="Permit no changes through Flower.")
-@click.option("--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, as for `submit worker`.")
+@click.option(
+    "--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, as for `submit worker`."
+)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[--OPTION=VALUE]...")
 @json_option
 def flower(
-    host: str | None, port: int | None, url_prefix: str | None, basic_auth_file: str | None, read_only: bool, user_app: str | None,
-    more: tuple[str, ...], as_json: bool,
-) -> int:  # fmt: skip
+    host: str | None,
+    port: int | None,
+    url_prefix: str | None,
+    basic_auth_file: str | None,
+    read_only: bool,
+    user_app: str | None,
+    more: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Serve Flower, the task monitor, with the run pages in it. Ctrl-C stops it.
 
     Options of Flower may follow, such as --persistent=true; FLOWER_... variables and flowerconfig.py apply too.
@@ -36,7 +50,11 @@ def flower(
     if user_app:
         os.environ["CANTATA_APP"] = user_app
     options = {"address": host, "port": port, "url_prefix": url_prefix, "read_only": read_only or None}
-    own = [f"--{name}={str(value).lower() if value is True else value}" for name, value in options.items() if value is not None]
+    own = [
+        f"--{name}={str(value).lower() if value is True else value}"
+        for name, value in options.items()
+        if value is not None
+    ]
     flower_options.set_options([*more, *own], basic_auth_file=basic_auth_file)
     with Client() as client:
         for warning in filter(None, (flower_options.version_warning(), *client.warnings)):
@@ -45,7 +63,9 @@ def flower(
         def announce(url: str) -> None:
             addresses = {"url": url, "runs": f"{url}/runs/", "pid": os.getpid()}
             click.echo(
-                json.dumps(addresses) if as_json else f"Flower listens at {url}, the runs are at {addresses['runs']}; Ctrl-C stops it"
+                json.dumps(addresses)
+                if as_json
+                else f"Flower listens at {url}, the runs are at {addresses['runs']}; Ctrl-C stops it"
             )
             stack_member.announce_ready()
 

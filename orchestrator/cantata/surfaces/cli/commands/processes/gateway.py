@@ -25,7 +25,11 @@ REQUEST_RATE = click.FloatRange(0.001, 1e6)
 
 @click.command()
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="NAME", help="The address to listen at; others than this only with tokens."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="NAME",
+    help="The address to listen at; others than this only with tokens.",
 )
 @click.option(
     "--port",
@@ -42,7 +46,11 @@ REQUEST_RATE = click.FloatRange(0.001, 1e6)
 )
 @click.option("--rate", type=REQUEST_RATE, default=PER_S, show_default=True, help="Requests a second for each tenant.")
 @click.option(
-    "--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="The largest size of a request or message."
+    "--max-bytes",
+    type=click.IntRange(1),
+    default=REQUEST_BYTES,
+    show_default=True,
+    help="The largest size of a request or message.",
 )
 @click.option(
     "--max-open", type=click.IntRange(1), default=MAX_WAITING, show_default=True,
@@ -52,9 +60,17 @@ REQUEST_RATE = click.FloatRange(0.001, 1e6)
 @config_option
 @json_option
 def gateway(
-    host: str, port: int, url_prefix: str, tokens_file: str | None, rate: float, max_bytes: int, max_open: int, metrics_port: int | None,
-    config: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    host: str,
+    port: int,
+    url_prefix: str,
+    tokens_file: str | None,
+    rate: float,
+    max_bytes: int,
+    max_open: int,
+    metrics_port: int | None,
+    config: str | None,
+    as_json: bool,
+) -> int:
     """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
     configure_logs()
     tokens = _tokens(tokens_file)
@@ -67,11 +83,20 @@ def gateway(
         with serve.bind(host, port) as listening:
             url = serve.url_of(listening)
             app = create_app(
-                client, tokens=tokens, request_bytes=max_bytes, per_s=rate, max_open=most, flower=settings().flower_url or "",
+                client,
+                tokens=tokens,
+                request_bytes=max_bytes,
+                per_s=rate,
+                max_open=most,
+                flower=settings().flower_url or "",
                 url_prefix=url_prefix,
-            )  # fmt: skip
+            )
             metrics = scrape_address(metrics_port)
-            addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.fleet_monitor.serve(metrics).url} if metrics else {})}
+            addresses = {
+                "url": url,
+                "pid": os.getpid(),
+                **({"metrics_url": app.state.fleet_monitor.serve(metrics).url} if metrics else {}),
+            }
 
             def announce() -> None:
                 click.echo(json.dumps(addresses) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")

@@ -21,16 +21,24 @@ from cantata.surfaces.cli.views.progress import show_progress
 @config_option
 @click.option("--no-flower", is_flag=True, help="Do not start Flower, the task monitor.")
 @click.option("--no-gateway", is_flag=True, help="Do not start the gateway (HTTP and WebSockets).")
-@click.option("--agents", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Processes for model turns.")
-@click.option("--tools", type=click.IntRange(1), metavar="N", help="Processes for tools; one for each processor if absent.")
+@click.option(
+    "--agents", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Processes for model turns."
+)
+@click.option(
+    "--tools", type=click.IntRange(1), metavar="N", help="Processes for tools; one for each processor if absent."
+)
 @json_option
 def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools: int | None, as_json: bool) -> int:
     """Start a stack in this folder and keep it running."""
     stack, ignored = embedded.attach(), ""
     if stack is None:
         with show_progress(f"starting a stack in {embedded.Home().path}"), ThreadPoolExecutor(1, "imports") as threads:
-            unimportable = threads.submit(_unimportable, config)  # beside the start, which mostly waits for other processes
-            stack = embedded.Stack.start(agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True)
+            unimportable = threads.submit(
+                _unimportable, config
+            )  # beside the start, which mostly waits for other processes
+            stack = embedded.Stack.start(
+                agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True
+            )
             if faults := unimportable.result():
                 embedded.down()
                 raise ConfigError(faults, source=config or os.environ.get("CANTATA_CONFIG") or str(CONFIG_FILE))
@@ -51,7 +59,10 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
     for name, port in stack.moved.items():
         click.echo(f"port {port} was taken, so the {name} of this folder has another one, which it keeps", err=True)
     if ignored:
-        click.echo(f"nothing was changed: {ignored} had no effect on the stack that runs; `submit down` first, then this again", err=True)
+        click.echo(
+            f"nothing was changed: {ignored} had no effect on the stack that runs; `submit down` first, then this again",
+            err=True,
+        )
     if fault := here.code_fault:
         click.echo(f"warning: the stack still serves the previous code: {fault}", err=True)
     if os.environ.get("REDIS_URL"):
@@ -72,7 +83,11 @@ def _unimportable(config: str | None) -> list[Fault]:
 def _ignored_options(here: embedded.StackStatus) -> str:
     """Return the options of this command that differ from the stack that runs, or may do so."""
     context = click.get_current_context()
-    given = [each for each in context.command.params if context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE]
+    given = [
+        each
+        for each in context.command.params
+        if context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE
+    ]
     wanted = context.params["config"] or os.environ.get("CANTATA_CONFIG") or ""
     same = {"config", "as_json", "" if here.flower_url else "no_flower", "" if here.gateway_url else "no_gateway"}
     changed = [each.opts[0] for each in given if each.name not in same]

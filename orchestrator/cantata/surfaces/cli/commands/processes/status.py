@@ -42,7 +42,9 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
         )
     own = stack if stack.url == url else None
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
-    facts = gather(url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower)
+    facts = gather(
+        url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower
+    )
     found = evaluate(facts)
     _print_status(stack, found, [] if isinstance(facts.fleet, Unavailable) else list(facts.fleet.load.workers), as_json)
     if isinstance(facts.redis, Unavailable):
@@ -50,7 +52,9 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     return FAILED if found.status == "failing" else 0
 
 
-def _print_status(stack: embedded.StackStatus, found: HealthReport | None, workers: list[Worker], as_json: bool) -> None:
+def _print_status(
+    stack: embedded.StackStatus, found: HealthReport | None, workers: list[Worker], as_json: bool
+) -> None:
     if as_json:
         shown = [worker.model_dump(mode="json") for worker in workers]
         click.echo(json.dumps({**stack.to_json(), "workers": shown, "health": found.model_dump() if found else None}))

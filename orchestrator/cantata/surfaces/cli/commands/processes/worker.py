@@ -58,16 +58,29 @@ class WorkerProcess:
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]")
 @click.option("--name", help="The name of the worker; made of queue and pid if absent.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="The number of steps that it executes at once.")
-@click.option("--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, whose tasks steps may call.")
+@click.option(
+    "--concurrency", type=click.IntRange(1), metavar="N", help="The number of steps that it executes at once."
+)
+@click.option(
+    "--app",
+    "user_app",
+    metavar="MODULE:APP",
+    help="The Celery application of your project, whose tasks steps may call.",
+)
 @click.option("--lenient", is_flag=True, help="Be ready although not all code of the configuration can be imported.")
 @metrics_port_option
 @config_option
 @json_option
 def worker(
-    queues: tuple[str, ...], name: str | None, concurrency: int | None, user_app: str | None, lenient: bool,
-    metrics_port: int | None, config: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    queues: tuple[str, ...],
+    name: str | None,
+    concurrency: int | None,
+    user_app: str | None,
+    lenient: bool,
+    metrics_port: int | None,
+    config: str | None,
+    as_json: bool,
+) -> int:
     """Serve queues, here or on another machine, until stopped.
 
     Without a queue it serves coordinator, agents and tools. The queues are those at REDIS_URL, else in the Redis of your application, else
@@ -87,7 +100,9 @@ def worker(
         queues = (*(queues or STANDARD_QUEUES), TASKS)
     url = find_service_url()
     if url is None:
-        raise UnavailableError("a worker needs a Redis: set REDIS_URL, or start a stack in this folder with `submit up`")
+        raise UnavailableError(
+            "a worker needs a Redis: set REDIS_URL, or start a stack in this folder with `submit up`"
+        )
     os.environ["REDIS_URL"] = url
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
@@ -96,7 +111,11 @@ def worker(
     shown = scrape_address(metrics_port)
     workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
     if as_json:
-        click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
+        click.echo(
+            json.dumps(
+                {"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}
+            )
+        )
     elif sys.stderr.isatty():
         served = ", ".join(queue for each in workers for queue in each.queues)
         processes = f"{len(workers)} processes" if len(workers) > 1 else "a process"
@@ -120,7 +139,9 @@ def unused_queues(queues: Sequence[str]) -> list[str]:
     except (ConfigError, OSError):  # runs bring their definitions, so a worker needs none
         return []
     used = {*STANDARD_QUEUES, TASKS, *(tool.step_queue for tool in definitions.tools.values())}
-    used |= {agent.queue for agent in definitions.agents.values()} | {flow.queue for flow in definitions.workflows.values()}
+    used |= {agent.queue for agent in definitions.agents.values()} | {
+        flow.queue for flow in definitions.workflows.values()
+    }
     unused = {queue: did_you_mean(queue, sorted(used)) for queue in own if queue not in used}
     return [
         f"no tool, agent or workflow of {path} uses queue {queue!r}{meant}"
@@ -129,7 +150,9 @@ def unused_queues(queues: Sequence[str]) -> list[str]:
     ]
 
 
-def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[WorkerProcess]:
+def workers_for(
+    queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None
+) -> list[WorkerProcess]:
     """Return a process for each kind of pool that the queues need. Raises ConfigError for an invalid name."""
     try:
         wanted = tuple(checked_name("queue", queue) for queue in dict.fromkeys(queues))
@@ -147,7 +170,9 @@ def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: i
     # -P keeps the user's folder off the start of the path, where a `queue.py` would shadow Python's.
     command = [sys.executable, "-P", "-m", "cantata_workers", *queues, "--name", name]
     command += [] if port is None else ["--metrics-port", str(port)]
-    return WorkerProcess(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
+    return WorkerProcess(
+        name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)]
+    )
 
 
 def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
@@ -162,13 +187,23 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
     # In sessions of their own: a Ctrl-C at the terminal reaches them once, through us. A second one stops them at once.
     end_with_us = partial(set_death_signal, os.getpid(), signal.SIGTERM)  # also if we are killed
     reports, report = os.pipe()
-    beats = Path(tempfile.mkdtemp(prefix="cantata-beats-")) if settings().heartbeat_file or stack_member.has_systemd() else None
+    beats = (
+        Path(tempfile.mkdtemp(prefix="cantata-beats-"))
+        if settings().heartbeat_file or stack_member.has_systemd()
+        else None
+    )
     children: dict[str, prefork.ForkedProcess | subprocess.Popen[bytes]] = {}
     for each in workers:
-        environment = {**os.environ, stack_member.READY_FD: str(report), **({stack_member.QUIET: "1"} if children else {})}
+        environment = {
+            **os.environ,
+            stack_member.READY_FD: str(report),
+            **({stack_member.QUIET: "1"} if children else {}),
+        }
         if beats:
             environment |= {HEARTBEAT_FILE: str(beats / each.name), stack_member.NOTIFY_SOCKET: ""}
-        children[each.name] = prefork.start(each.command, environment=environment, streams=(0, 1, 2), passed=[report], prepare=end_with_us)
+        children[each.name] = prefork.start(
+            each.command, environment=environment, streams=(0, 1, 2), passed=[report], prepare=end_with_us
+        )
     os.close(report)
     announcing = threading.Thread(target=_await_ready, args=(reports, len(workers), when_ready), daemon=True)
     announcing.start()  # no fork follows
@@ -195,7 +230,10 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
         children[name].returncode = status
         if status or not is_stopping:
             failed = True
-            click.echo(f"submit: worker {name} ended with {status}" + ("" if is_stopping else "; stopping the others"), err=True)
+            click.echo(
+                f"submit: worker {name} ended with {status}" + ("" if is_stopping else "; stopping the others"),
+                err=True,
+            )
         if not is_stopping:
             forward(signal.SIGTERM, None)
     announcing.join(ANNOUNCED_S)  # it ends with the last of them, and says nothing after this command

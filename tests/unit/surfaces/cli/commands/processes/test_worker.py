@@ -31,7 +31,18 @@ def test_queues_of_one_pool_share_a_process() -> None:
     (worker,) = workers_for(("tools", "gpu"), "mine", 3)
 
     assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
-    assert worker.command == [sys.executable, "-P", "-m", "cantata_workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+    assert worker.command == [
+        sys.executable,
+        "-P",
+        "-m",
+        "cantata_workers",
+        "tools",
+        "gpu",
+        "--name",
+        "mine",
+        "--concurrency",
+        "3",
+    ]
 
 
 def test_a_queue_that_nothing_uses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +55,8 @@ def test_a_queue_that_nothing_uses_is_named(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("queues", "name"), [(["tools"], "a|b"), (["tools"], "a~b"), (["tools"], "50%h"), (["a|b"], None), (["tools"], "x" * 101)]
+    ("queues", "name"),
+    [(["tools"], "a|b"), (["tools"], "a~b"), (["tools"], "50%h"), (["a|b"], None), (["tools"], "x" * 101)],
 )
 def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: str | None) -> None:
     with pytest.raises(ConfigError, match="name has letters from A to Z, digits and"):
@@ -53,7 +65,9 @@ def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: st
         serve(tuple(queues), name=name or "worker", concurrency=None)
 
 
-def test_a_worker_that_ends_on_its_own_stops_the_others_and_is_reported(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
+def test_a_worker_that_ends_on_its_own_stops_the_others_and_is_reported(
+    capsys: pytest.CaptureFixture[str], kept_signals: None
+) -> None:
     python = [sys.executable, "-S", "-c"]
     lasting = WorkerProcess("lasting", ("agents",), [*python, "import time; time.sleep(600)"])
     failing = WorkerProcess("failing", ("tools",), [*python, "raise SystemExit(7)"])
@@ -81,14 +95,18 @@ while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)
         errors.append(capfd.readouterr().err)
         return "".join(errors).count("submit: serving a, b\n")
 
-    supervise([WorkerProcess(name, (name,), [sys.executable, "-S", "-c", code, name]) for name in ("a", "b")], "serving a, b")
+    supervise(
+        [WorkerProcess(name, (name,), [sys.executable, "-S", "-c", code, name]) for name in ("a", "b")], "serving a, b"
+    )
 
     until(told, "the line")
     assert told() == 1
     assert sorted(each.name for each in tmp_path.iterdir()) == ["aFalse", "bTrue"]
 
 
-def test_a_command_of_several_processes_is_ready_when_all_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_signals: None) -> None:
+def test_a_command_of_several_processes_is_ready_when_all_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_signals: None
+) -> None:
     """One process is ready at once, the other when it is allowed to be; both end when the command was."""
     beat, allowed = tmp_path / "beat", tmp_path / "allowed"
     monkeypatch.setenv("CANTATA_HEARTBEAT_FILE", str(beat))
@@ -120,7 +138,12 @@ def _let_second_be_ready(folder: Path) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
 def test_the_processes_of_a_worker_that_is_killed_end_too(tmp_path: Path) -> None:
-    child = [sys.executable, "-S", "-c", f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"]
+    child = [
+        sys.executable,
+        "-S",
+        "-c",
+        f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)",
+    ]
     script = tmp_path / "parent.py"
     code = f"from {supervise.__module__} import *\nprefork.can_fork = bool  # which would import what workers need\n"
     script.write_text(f"{code}supervise([WorkerProcess('a', ('a',), {child!r})])")

@@ -21,7 +21,9 @@ def test_a_script_calls_submit(shell: str) -> None:
 
 def completed(*words: str) -> list[str]:
     *before, last = words
-    return [each.value for each in ShellComplete(submit, {}, "submit", "_SUBMIT_COMPLETE").get_completions(before, last)]
+    return [
+        each.value for each in ShellComplete(submit, {}, "submit", "_SUBMIT_COMPLETE").get_completions(before, last)
+    ]
 
 
 def test_commands_and_options_are_completed() -> None:

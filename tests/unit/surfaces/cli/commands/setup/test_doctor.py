@@ -74,7 +74,9 @@ def test_the_embedded_model_is_checked_without_a_call(config: Path) -> None:
     assert checks("--config", str(config))["model local/smollm2"][0] == "ok"
 
 
-def test_the_models_of_routers_and_synthesizers_are_checked_and_what_a_model_is_given_is_not_missing(config: Path) -> None:
+def test_the_models_of_routers_and_synthesizers_are_checked_and_what_a_model_is_given_is_not_missing(
+    config: Path,
+) -> None:
     config.write_text("""\
 models: {sure: {model: azure/x, params: {api_base: "https://h", api_version: "1"}}}
 agents: {a: {models: [sure]}, b: {model: local/smollm2}}
@@ -84,4 +86,8 @@ teams:
 
     found = checks("--config", str(config), AZURE_API_KEY="x")
 
-    assert [found[f"model {name}"][0] for name in ("azure/x", "local/smollm2", "ollama/llama3")] == ["ok", "ok", "degraded"]
+    assert [found[f"model {name}"][0] for name in ("azure/x", "local/smollm2", "ollama/llama3")] == [
+        "ok",
+        "ok",
+        "degraded",
+    ]

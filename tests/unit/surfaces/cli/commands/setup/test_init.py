@@ -15,8 +15,11 @@ def test_a_project_is_made_with_the_commands_to_type_next(folder: Path) -> None:
 
     assert result.exit_code == 0
     assert [line.split("#")[0].strip() for line in result.stdout.splitlines()] == [
-        "Next:", "cd shop", "python -m pytest", 'submit "Where is my order A-1042?"',
-    ]  # fmt: skip
+        "Next:",
+        "cd shop",
+        "python -m pytest",
+        'submit "Where is my order A-1042?"',
+    ]
     definitions = load_sound(folder / "shop" / "configs" / "default.yaml").definitions
     assert (definitions.defaults.agent, definitions.defaults.model) == ("clerk", "openai/gpt-4o-mini")
     assert "$schema=config.schema.json" in (folder / "shop" / "configs" / "default.yaml").read_text().splitlines()[0]
@@ -26,7 +29,8 @@ def test_a_project_is_made_with_the_commands_to_type_next(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_embedded", "model", "second"), [(True, "local/smollm2", "submit"), (False, "openai/gpt-4o-mini", "submit chain status")]
+    ("has_embedded", "model", "second"),
+    [(True, "local/smollm2", "submit"), (False, "openai/gpt-4o-mini", "submit chain status")],
 )
 def test_without_a_key_a_command_works_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, has_embedded: bool, model: str, second: str

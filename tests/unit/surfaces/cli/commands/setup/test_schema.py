@@ -16,9 +16,15 @@ TOP = Path(__file__).parents[6]
 MARK = "# yaml-language-server: $schema="
 NAMED = [
     file
-    for pattern in ("configs/**/*.yaml", "deploy/**/*.yaml", "orchestrator/cantata/surfaces/cli/new_project/**/*.yaml", "tests/**/*.yaml")
-    for file in sorted(TOP.glob(pattern)) if file.read_text().startswith(MARK)
-]  # fmt: skip
+    for pattern in (
+        "configs/**/*.yaml",
+        "deploy/**/*.yaml",
+        "orchestrator/cantata/surfaces/cli/new_project/**/*.yaml",
+        "tests/**/*.yaml",
+    )
+    for file in sorted(TOP.glob(pattern))
+    if file.read_text().startswith(MARK)
+]
 
 
 def faults(name: str, text: str) -> list[str]:

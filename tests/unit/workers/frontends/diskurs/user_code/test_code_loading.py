@@ -35,7 +35,8 @@ def code_folder(folder: Path, **files: str) -> CodeFolder:
 
 def test_diskurs_is_importable_only_while_code_runs(tmp_path: Path) -> None:
     loaded = code_folder(
-        tmp_path, a__prompt="from diskurs.entities import PromptArgument\nfrom diskurs import prompt_field, PromptValidationError\n"
+        tmp_path,
+        a__prompt="from diskurs.entities import PromptArgument\nfrom diskurs import prompt_field, PromptValidationError\n",
     )
     module = loaded.module("a/prompt.py")
     assert module.PromptArgument is entities.PromptArgument
@@ -50,7 +51,9 @@ def test_a_refusal_without_a_message_has_ours() -> None:
 
 def test_names_that_code_only_annotates_with_are_importable(tmp_path: Path) -> None:
     names = "PromptArgument, LLMClient, Conversation, CallTool, ToolDependency"
-    assert code_folder(tmp_path, prompt=f"from diskurs import {names}\nfrom diskurs.protocols import {names}\n").module("prompt.py")
+    assert code_folder(tmp_path, prompt=f"from diskurs import {names}\nfrom diskurs.protocols import {names}\n").module(
+        "prompt.py"
+    )
 
 
 def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +64,13 @@ def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_of_the_same_name_are_apart_and_neighbours_are_found(tmp_path: Path) -> None:
     loaded = code_folder(
-        tmp_path, a__prompt="from words import NAME\n", a__words="NAME = 'a'\n", b__prompt="from words import NAME\n",
-        b__words="NAME = 'b'\n", a__parallelize="from prompt import NAME as it\nimport prompt\n",
-    )  # fmt: skip
+        tmp_path,
+        a__prompt="from words import NAME\n",
+        a__words="NAME = 'a'\n",
+        b__prompt="from words import NAME\n",
+        b__words="NAME = 'b'\n",
+        a__parallelize="from prompt import NAME as it\nimport prompt\n",
+    )
     before = set(sys.modules)
     assert loaded.module("a/prompt.py").NAME == "a"
     assert loaded.module("b/prompt.py").NAME == "b"
@@ -74,9 +81,12 @@ def test_files_of_the_same_name_are_apart_and_neighbours_are_found(tmp_path: Pat
 
 def test_a_module_is_one_whoever_imports_it_first(tmp_path: Path) -> None:
     loaded = code_folder(
-        tmp_path, known="class Known: ...\n", a__rules="from prompt import Topic\nfrom known import Known\n",
-        a__prompt="class Topic: ...\n", b__prompt="from known import Known\n",
-    )  # fmt: skip
+        tmp_path,
+        known="class Known: ...\n",
+        a__rules="from prompt import Topic\nfrom known import Known\n",
+        a__prompt="class Topic: ...\n",
+        b__prompt="from known import Known\n",
+    )
 
     rules = loaded.module("a/rules.py")
 
@@ -119,9 +129,10 @@ def test_folders_without_init_are_apart(tmp_path: Path) -> None:
 def test_what_is_installed_in_the_folder_stays_loaded(tmp_path: Path) -> None:
     package = "venv/lib/site-packages"
     loaded = code_folder(
-        tmp_path, **{f"{package}/installed_in_folder": ""}, a__prompt=f"import sys\nsys.path.append({str(tmp_path / package)!r})\n"
-        "import installed_in_folder\n",
-    )  # fmt: skip
+        tmp_path,
+        **{f"{package}/installed_in_folder": ""},
+        a__prompt=f"import sys\nsys.path.append({str(tmp_path / package)!r})\nimport installed_in_folder\n",
+    )
 
     loaded.module("a/prompt.py")
 
@@ -145,7 +156,9 @@ def test_custom_modules_are_imported_by_name(tmp_path: Path) -> None:
 
 def test_annotations_of_classes_are_readable_afterwards(tmp_path: Path) -> None:
     text = "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom diskurs import InputField, PromptArgument\n"
-    loaded = code_folder(tmp_path, a__prompt=f"{text}@dataclass\nclass Mine(PromptArgument):\n    topic: InputField[str] = ''\n")
+    loaded = code_folder(
+        tmp_path, a__prompt=f"{text}@dataclass\nclass Mine(PromptArgument):\n    topic: InputField[str] = ''\n"
+    )
     mine = loaded.load(CodeReference(file="a/prompt.py", name="Mine"))
     assert fields.accesses(mine) == {"topic": "input"}
 
@@ -157,7 +170,7 @@ def test_annotations_of_classes_that_neighbours_import_are_readable_afterwards(t
         common=f"{head}from diskurs import InputField, PromptArgument\n@dataclass\nclass Base(PromptArgument):\n    a: InputField[str]\n",
         a__prompt=f"{head}from typing import Optional\nimport common\n@dataclass\nclass Own(common.Base):\n    b: Optional[str] = None\n",
         a__rules="import prompt\n",
-    )  # fmt: skip
+    )
     loaded.module("a/rules.py")
 
     assert fields.accesses(loaded.load(CodeReference(file="a/prompt.py", name="Own"))) == {"a": "input", "b": "plain"}
@@ -196,8 +209,12 @@ def running(folder: Path) -> Any:
     return SimpleNamespace(definitions=SimpleNamespace(folder=str(folder)))
 
 
-@pytest.mark.parametrize("bad", ["class Topic(:\n", "import not_installed_here\n\n\nclass Topic: ...\n", "", "raise SystemExit(1)\n"])
-def test_what_cannot_be_imported_or_found_is_refused_and_read_anew_when_it_has_changed(tmp_path: Path, bad: str) -> None:
+@pytest.mark.parametrize(
+    "bad", ["class Topic(:\n", "import not_installed_here\n\n\nclass Topic: ...\n", "", "raise SystemExit(1)\n"]
+)
+def test_what_cannot_be_imported_or_found_is_refused_and_read_anew_when_it_has_changed(
+    tmp_path: Path, bad: str
+) -> None:
     folder = tmp_path / "desk-1.2"
     code_folder(folder, a__prompt=bad, a__words="NAME = 'a'\n")
     topic = CodeReference(file="a/prompt.py", name="Topic")
@@ -205,8 +222,12 @@ def test_what_cannot_be_imported_or_found_is_refused_and_read_anew_when_it_has_c
     for _ in range(2):
         with pytest.raises(ImportFailedError, match=r"a/prompt\.py") as caught:
             code_folder_of(running(folder)).load(topic)
-        assert (caught.value.module, caught.value.code) == ("desk-1.2", "bad_code"), "as workers announce the code of a folder"
-    code_folder(folder, a__prompt="from words import NAME\n\n\nclass Topic:\n    name = NAME\n", a__words="NAME = 'b'\n")
+        assert (caught.value.module, caught.value.code) == ("desk-1.2", "bad_code"), (
+            "as workers announce the code of a folder"
+        )
+    code_folder(
+        folder, a__prompt="from words import NAME\n\n\nclass Topic:\n    name = NAME\n", a__words="NAME = 'b'\n"
+    )
 
     assert code_folder_of(running(folder)).load(topic).name == "b"
     assert code_folder_of(running(folder)) is code_folder_of(running(folder))

@@ -32,7 +32,9 @@ class Argument(PromptArgument):
 
 def conversation() -> Conversation[object]:
     chat = [ChatMessage(Role.USER, "hello"), ChatMessage(Role.ASSISTANT, "to ann", type=MessageType.CONDUCTOR)]
-    return Conversation(prompt_argument=Argument("x"), longterm_memory=Memory("t"), chat=chat, metadata={"a": "b"}, active_agent="ann")
+    return Conversation(
+        prompt_argument=Argument("x"), longterm_memory=Memory("t"), chat=chat, metadata={"a": "b"}, active_agent="ann"
+    )
 
 
 def test_a_conversation_does_not_change() -> None:
@@ -42,7 +44,11 @@ def test_a_conversation_does_not_change() -> None:
     it.metadata.clear()
     other = it.update(prompt_argument=Argument("z")).append("more", role="assistant", name="ann")
     assert (it.prompt_argument.topic, len(it.chat), it.metadata) == ("x", 2, {"a": "b"})
-    assert (other.prompt_argument.topic, other.last_message.content, str(other.last_message.role)) == ("z", "more", "assistant")
+    assert (other.prompt_argument.topic, other.last_message.content, str(other.last_message.role)) == (
+        "z",
+        "more",
+        "assistant",
+    )
     assert other.longterm_memory == Memory("t")
     with pytest.raises(AttributeError):
         it.prompt_argument = None  # type: ignore[misc]  # that is what is tried
@@ -87,8 +93,12 @@ def test_a_tool_is_what_its_docstring_says() -> None:
     told = ToolDescription.from_function(look)
     assert told.description == "Looks somewhere,\nand tells.\nReturns: what is there"
     assert {name: each["type"] for name, each in told.arguments.items()} == {
-        "place": "string", "pieces": "integer", "ratio": "number", "deep": "boolean", "more": "string",
-    }  # fmt: skip
+        "place": "string",
+        "pieces": "integer",
+        "ratio": "number",
+        "deep": "boolean",
+        "more": "string",
+    }
     assert told.arguments["place"]["description"] == "where to look, in words"
     assert told.invisible == ("who",)
     assert told.schema["required"] == ["place", "pieces", "ratio", "deep", "more"]

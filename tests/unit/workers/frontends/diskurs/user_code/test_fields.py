@@ -58,7 +58,13 @@ class Memory(LongtermMemory):
 
 
 def test_who_fills_a_field_is_known_by_its_mark() -> None:
-    assert fields.accesses(Marked) == {"topic": "input", "mode": "locked", "note": "plain", "answer": "output", "mood": "per_turn"}
+    assert fields.accesses(Marked) == {
+        "topic": "input",
+        "mode": "locked",
+        "note": "plain",
+        "answer": "output",
+        "mood": "per_turn",
+    }
     assert fields.filled_by_replies(Marked) == ["note", "answer", "mood"]
 
 
@@ -81,7 +87,10 @@ def test_empty_values_never_overwrite_but_false_zero_and_no_items_do() -> None:
     assert fields.merge(known, given, ["c"]) == {**known, "c": False}
 
 
-@given(st.dictionaries(st.sampled_from("abc"), st.none() | st.text() | st.integers()), st.dictionaries(st.sampled_from("abc"), st.text()))
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.none() | st.text() | st.integers()),
+    st.dictionaries(st.sampled_from("abc"), st.text()),
+)
 def test_merging_twice_is_merging_once(given: dict[str, Any], known: dict[str, Any]) -> None:
     once = fields.merge(known, given)
     assert fields.merge(once, given) == once
