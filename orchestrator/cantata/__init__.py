@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cantata.client.async_client import AsyncChainRun, AsyncClient, AsyncTurnRun
     from cantata.client.client import Client
+    from cantata.client.heartbeats import heartbeat
     from cantata.client.installation import Installation, install
     from cantata.client.memory_bank import MemoryBank
     from cantata.client.runs import ChainRun, Run, TurnRun
@@ -37,6 +38,7 @@ _HOMES = {
     # in an existing Celery application
     "install": "cantata.client.installation",
     "Installation": "cantata.client.installation",
+    "heartbeat": "cantata.client.heartbeats",
     # chains of prompts and functions, written in Python
     "PromptChain": "cantata_frontends.promptchain",
     "AgenticStepProcessor": "cantata_frontends.promptchain",
@@ -104,6 +106,7 @@ __all__ = [
     "Workflow",
     "create_memory_chain",
     "get_function_name_from_tool_call",
+    "heartbeat",
     "install",
     "memory_function",
     "tool",

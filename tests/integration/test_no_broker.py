@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from cantata.client.client import Client
-from cantata.client.runs import ChainRun
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Chain, Definitions, Tool
 from cantata.flows.wire import ChainNode
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.redis.keys import SHARDS
-from tests.waiting import until
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.keys import SHARDS, run_key
+from tests.waiting import until, when_busy
 
 PATIENCE_S = 40.0
 BEGUN_S = 5.0
@@ -33,11 +38,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     definitions = Definitions(
         folder=str(folder), tools={"add": Tool(function="shop:add")}, chains={"asking": chain, "quick": quick}
     )
-    with (
-        Client.embedded(folder / "home", config=definitions) as stack,
-        Client(stack.redis_url, broker_url="none", config=definitions) as found,
-    ):
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CANTATA_BROKER_URL", "none")  # for programs: the workers of a stack send through its Redis
+        with Client.embedded(folder / "home", config=definitions) as found:
+            yield found
 
 
 def waiting(client: Client, text: str) -> ChainRun:
@@ -87,12 +91,42 @@ def test_a_sweep_sends_it_behind_what_waits_already(valkey: Redis) -> None:
     ledger = Ledger(valkey, sends=False)
     ledger.runs.accept("new", kind="chain", request="{}", definitions="{}", timeout_s=60, max_attempts=3, max_steps=10)
 
+    before = clock.synchronize(valkey)
     swept = [found for found in ledger.leases.sweep_all(range(SHARDS)) if found.sends or found.overdue]
 
     assert [(run_id, ready.step_id, ready.has_waited) for found in swept for run_id, ready in found.sends] == [
         ("new", "@start", False)
     ]
     assert [found for found in ledger.leases.sweep_all(range(SHARDS)) if found.sends] == [], "once"
+    state = valkey.hget(f"{run_key(valkey, 'new')}:state", "@start")
+    assert str(state).startswith("sent ")
+    assert int(str(state).rpartition(" ")[2]) >= before * 1000 - 1, (
+        "its message is as old as the sweep, so it does not look lost"
+    )
+
+
+@pytest.mark.parametrize("kind", ["signal", "fork"])
+def test_what_a_signal_or_a_fork_makes_ready_is_sent_by_the_next_sweep_too(client: Client, kind: str) -> None:
+    run: TurnRun | ChainRun = waiting(client, kind)
+    if kind == "fork":
+        run.signal("wait", "go")
+        run.result(PATIENCE_S)
+    since = time.monotonic()
+    if kind == "fork":
+        run = client.fork(run.run_id, "a", changes={"input.text": "cake"})
+        until(lambda: (step := run.steps(["wait"]).get("wait")) and step.state == "waiting_signal", "the wait")
+    run.signal("wait", "go")
+
+    assert run.result(PATIENCE_S).model_dump()["success"]
+    assert time.monotonic() - since < when_busy(3.0), "a step that was sent is looked for after four seconds"
+
+
+def test_a_gateway_is_refused(client: Client, tmp_path: Path) -> None:
+    own = {**os.environ, "CANTATA_BROKER_URL": "none", "REDIS_URL": client.redis_url}
+    words = [sys.executable, "-m", "cantata.surfaces.cli", "gateway", "--port", "0"]
+    done = subprocess.run(words, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, "this client has no broker" in done.stderr) == (2, True)
 
 
 def test_its_celery_is_asked_for_in_vain(client: Client) -> None:

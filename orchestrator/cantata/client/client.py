@@ -18,7 +18,7 @@ from cantata.client.tenant_client import TenantClient
 from cantata.config.faults import checked
 from cantata.engine import publisher
 from cantata.engine.engine import Engine
-from cantata.engine.publisher import NO_BROKER, TASKS, NoPublisher, Publisher
+from cantata.engine.publisher import TASKS, NoPublisher, Publisher
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_turn, workflow_request
 from cantata.engine.start import choose_start_queue
 from cantata.errors import ConfigError
@@ -45,7 +45,7 @@ from cantata.ledger.records import RunRecord
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import Redis, check, connect
 from cantata.operation import embedded
-from cantata.operation.extras import OLDEST_CELERY, check_extras
+from cantata.operation.extras import NO_BROKER, OLDEST_CELERY, check_extras
 from cantata.settings import settings
 from cantata.values import JsonValue
 

@@ -15,7 +15,7 @@ from cantata.config import loading as configuration
 from cantata.config.faults import shown
 from cantata.engine.limits import step_costs
 from cantata.engine.publisher import COORDINATOR, Publisher
-from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain, with_id
 from cantata.engine.start import accept_run, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.flows.definitions import Definitions
@@ -117,7 +117,7 @@ class Engine:
             timeout_s=submission.timeout_s,
             webhooks=submission.webhooks,
         )
-        return checked_chain(request, self.definitions).with_id()
+        return checked_chain(with_id(request), self.definitions)  # a refused one is answered by its id too
 
     # --- runs -------------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from cantata.ledger.records import Ready
-from cantata.operation.extras import has_celery
+from cantata.operation.extras import NO_BROKER, has_celery
 
 COORDINATOR = "coordinator"  # the queue of decisions
 TASKS = "tasks"
 """The queue of steps that call tasks of the user's application. Its workers import the application."""
-NO_BROKER = "none"
-"""In place of a broker's address: this process sends nothing, and the coordinator that sweeps does it."""
+HEARTBEAT = "cantata.task_heartbeat"
+"""The message by which a task of the user's says that it is alive."""
 
 
 def sends(broker_url: str | None) -> bool:

@@ -64,11 +64,7 @@ class CheckedChain(_Checked[ChainRequest]):
 
     def with_id(self) -> CheckedChain:
         """Return the same with an id, a random one if it has none."""
-        return (
-            self
-            if self.request.chain_id
-            else replace(self, request=self.request.model_copy(update={"chain_id": uuid4().hex[:8]}))
-        )
+        return replace(self, request=with_id(self.request))
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,11 @@ class CheckedTurn(_Checked[TurnRequest]):
     def session(self) -> str | None:
         """The conversation that it belongs to."""
         return self.request.session
+
+
+def with_id(request: ChainRequest) -> ChainRequest:
+    """Return a chain request with an id, a random one if it has none."""
+    return request if request.chain_id else request.model_copy(update={"chain_id": uuid4().hex[:8]})
 
 
 def checked_turn(turn: TurnRequest, definitions: Definitions) -> CheckedTurn:
@@ -120,9 +121,9 @@ def workflow_request(
     name: str, given: Mapping[str, Any], definitions: Definitions, timeout_s: float | None = None
 ) -> dict[str, Any]:
     """Return the chain request of a workflow in Python: its one node gets the input, which is JSON."""
-    limit_s = timeout_s or workflow_timeout(name, definitions).seconds or MAX_WORKFLOW_S
+    known = definitions.workflows.get(name)  # a chain may have the same name
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}
-    return {"nodes": [node], "entry_node": name, "timeout": limit_s}
+    return {"nodes": [node], "entry_node": name, "timeout": timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S}
 
 
 def checked_schedule(name: str, schedule: Schedule, definitions: Definitions) -> CheckedTurn | CheckedChain:

@@ -137,6 +137,12 @@ class Tool(Value):
         description="time limit of one attempt, in seconds; then the worker child is killed. Of a task, 600 if absent, with its time in "
         "your queue; then it is revoked, but not killed",
     )
+    heartbeat_s: NumberOfSeconds | None = Field(
+        None,
+        ge=1,
+        le=86400,
+        description="of a task that calls `cantata.heartbeat()`: the seconds without such a call after which its worker is lost",
+    )
     retries: int = Field(default=0, ge=0, le=100, description="retries after the first attempt")
     cheap: bool | None = Field(
         default=None, description="declares it cheap (true) or costly (false); measured by the workers if absent"
@@ -174,6 +180,8 @@ class Tool(Value):
             raise ValueError("a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people")
         if self.task and self.cheap is not None:
             raise ValueError("'cheap' belongs to a function; a task runs on your own workers")
+        if self.heartbeat_s is not None and not self.task:
+            raise ValueError("'heartbeat_s' belongs to a task, whose code calls cantata.heartbeat()")
         if self.asks and self.parameters is None:
             raise ValueError(
                 "a tool that 'asks' people needs 'parameters': the arguments that a model may pass to them"

@@ -49,6 +49,9 @@ class Spec(Value):
     )
     retries: int = Field(0, description="retries after the first attempt, for failures that may pass")
     timeout_s: float | None = Field(None, description="time limit of one attempt, in seconds")
+    heartbeat_s: float | None = Field(
+        None, description="of a call of a user's task: longest time between its heartbeats"
+    )
     decides: bool = Field(False, description="a decision: any worker executes it in place, without a message")
     cheap: bool | None = Field(None, description="known to be cheap or costly; measured if None")
     at_most_once: bool = Field(

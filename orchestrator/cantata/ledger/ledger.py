@@ -34,11 +34,11 @@ class Ledger:
         Args:
             patience_s: How long calls are retried while Redis is unavailable.
             replicas: The number of replicas that must have what a call promised. Raises ConfigError for a cluster.
-            sends: False if this process sends no message: the first steps of its runs are sent by the next sweep.
+            sends: False if this process sends no message: what it makes ready is sent by the next sweep.
         """
-        caller = ScriptCaller(redis, patience_s=patience_s, replicas=replicas)
+        caller = ScriptCaller(redis, patience_s=patience_s, replicas=replicas, sends=sends)
         self.redis = redis
-        self.runs = RunStore(caller, sends=sends)
+        self.runs = RunStore(caller)
         self.steps = StepStore(caller, lease_s=lease_s)
         self.leases = LeaseStore(caller, lease_s=lease_s)
         self.outbox = Outbox(caller)

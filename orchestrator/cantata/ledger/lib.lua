@@ -366,7 +366,7 @@ local function start_run(id, step, timeout_ms, resend_ms)
   redis.call('HSET', key, 'deadline_at', string.format('%d', now + timeout_ms), 'working', 1)
   redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. id .. '|')
   redis.call('HSET', key .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
-  redis.call('ZADD', S .. ':ready', resend_ms == 0 and NEW or now + resend_ms, id .. '|' .. step)
+  redis.call('ZADD', S .. ':ready', look_after(resend_ms), id .. '|' .. step)
 end
 
 -- CRC-32 of the 16 values of half a byte.
@@ -1097,7 +1097,7 @@ local function take_ready(resend_ms, ahead)
       move(s, 'sent')
       s.owner = now_text
       put(s)
-      checks[#checks + 1], checks[#checks + 2] = now + resend_ms, run .. '|' .. s.id
+      checks[#checks + 1], checks[#checks + 2] = look_after(resend_ms), run .. '|' .. s.id
       sends[#sends + 1], sends[#sends + 2] = s.id, text
     end
   end

@@ -86,6 +86,7 @@
 --   R:blobs      hash   sha256 -> text of a large output
 --   R:log        stream of events; ids 0-1, 0-2, ...
 --   R:logs       stream of the lines that workers logged for it, bounded; log_bytes and log_dropped of the run count the kept and the dropped
+--   R:beat:<attempt>:<step> string  the last heartbeat of a user's task (s)   expires after its time limit
 --   R:fork:<call>:* the parts of a fork that is being staged (forks/stage.lua)   expires after ten minutes
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
@@ -105,7 +106,11 @@ local now_text = string.format('%d', now)
 
 local MAX_RESEND_MS = 60000 -- until a sweep checks a step in a long queue again: a broker may have lost all its messages
 local UNSENT = 0 -- in S:ready: only the next sweep sends this step
-local NEW = 1 -- likewise, of a run that was accepted without a message: it has waited in no queue
+local NEW = 0.5 -- likewise, of a step that nobody has sent yet, since its process has no broker: it has waited in no queue
+
+-- When a sweep looks at a step that is marked as sent now, if nobody has begun it by then. 0: the caller sends nothing, the next sweep does.
+local function look_after(resend_ms) return resend_ms == 0 and NEW or now + resend_ms end
+
 local SOON = 1000 -- ms until a sweep checks whether the next run of a session was begun: not every process that ends a run sends what follows
 
 local COSTS_S = 32 * 86400 -- for which the costs of a day can be read

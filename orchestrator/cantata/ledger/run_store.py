@@ -63,9 +63,8 @@ _LABELS = TypeAdapter(dict[str, str])
 class RunStore:
     """The runs of a ledger."""
 
-    def __init__(self, caller: ScriptCaller, *, sends: bool = True) -> None:
+    def __init__(self, caller: ScriptCaller) -> None:
         self._caller = caller
-        self._resend_ms = RESEND_MS if sends else 0
         self._redis = caller.redis
 
     def accept(
@@ -110,7 +109,7 @@ class RunStore:
             queue=queue,
             max_deliveries=max_deliveries,
         )
-        offer["resend_ms"] = self._resend_ms
+        offer["resend_ms"] = self._caller.resend_ms
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":
             result, priority = self._caller.call(
@@ -128,7 +127,7 @@ class RunStore:
             for run_id, request in rows.items()
         }
         for offer in offers.values():
-            offer["resend_ms"] = self._resend_ms
+            offer["resend_ms"] = self._caller.resend_ms
         replies = self._caller.call_runs(
             "ledger/accept", [(run_id, to_json(offer)) for run_id, offer in offers.items()]
         )

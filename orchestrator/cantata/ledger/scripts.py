@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
 from cantata.errors import ConfigError
+from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.redis.cluster import Cluster
 from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
 from cantata.ledger.redis.redis_errors import Unconfirmed, with_retries
@@ -158,7 +159,7 @@ class Finished(NamedTuple):
 class ScriptCaller:
     """Calls scripts in the shards of runs. Safe to share between threads."""
 
-    def __init__(self, redis: Redis, *, patience_s: float, replicas: int) -> None:
+    def __init__(self, redis: Redis, *, patience_s: float, replicas: int, sends: bool = True) -> None:
         if replicas and isinstance(redis, Cluster):
             raise ConfigError(
                 "CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it"
@@ -166,6 +167,8 @@ class ScriptCaller:
         self.redis = redis
         self._prefixes = tuple(shard_key(redis, shard) for shard in range(SHARDS))
         self._patience_s = patience_s
+        self.resend_ms = RESEND_MS if sends else 0
+        """How long a sweep waits for what this process has made ready to be begun; 0: this process sends nothing, the next sweep does."""
         self._replicas = replicas
 
     def call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies

@@ -30,6 +30,7 @@ from cantata.ledger.encoding import (
 )
 from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
+from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import run_key, shard_of
 from cantata.ledger.redis.pieces import scan
 from cantata.ledger.scripts import ScriptCaller, named
@@ -38,6 +39,7 @@ from cantata.values import JsonValue, Usage
 
 EARLY_SIGNALS = 20_000  # that one run keeps for steps which do not wait yet
 EARLY_SIGNAL_BYTES = 16_000_000  # of them
+HEARTBEAT_KEPT_S = 60.0  # past its time limit, the last heartbeat of a task
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
 SignalCheck = Callable[[str, Mapping[str, JsonValue] | None, Mapping[str, JsonValue]], str | None]
@@ -171,6 +173,21 @@ class StepStore:
         begun = self._begun(run_id, found.get("owner", ""), asked_at, found["begun"]) if found else None
         return (begun, found["since_ms"] / 1000) if begun else None
 
+    def record_heartbeat(self, begun: Begun) -> None:
+        """Record that the task of a dispatched step is alive."""
+        keep_ms = int(((begun.spec.timeout_s or 0.0) + HEARTBEAT_KEPT_S) * 1000)
+        self._caller.with_retries(
+            lambda: self._caller.redis.set(self._heartbeat_key(begun), f"{clock.now():.3f}", px=keep_ms)
+        )
+
+    def silent_s(self, begun: Begun) -> float | None:
+        """Return the seconds since the last heartbeat of a step's task; None if there was none."""
+        found = self._caller.with_retries(lambda: self._caller.redis.get(self._heartbeat_key(begun)))
+        return None if found is None else max(0.0, clock.now() - float(found))
+
+    def _heartbeat_key(self, begun: Begun) -> str:
+        return f"{run_key(self._caller.redis, begun.run_id)}:beat:{begun.attempt}:{begun.step_id}"
+
     def still_waiting(self, overdue: Iterable[Overdue]) -> list[tuple[str, Ready]]:
         """Return those of some steps that are still not begun, to be sent again."""
         steps = list(overdue)
@@ -220,7 +237,7 @@ class StepStore:
         call: dict[str, JsonValue] = {
             "step": step_id,
             "key": token_hex(8),
-            "resend_ms": RESEND_MS,
+            "resend_ms": self._caller.resend_ms,
             "max_kept": max_kept,
             "max_bytes": EARLY_SIGNAL_BYTES,
             "by": " ".join(by.split()),
@@ -246,7 +263,7 @@ class StepStore:
             word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
         is_unfinished, priority = more or (0, 0)
         if is_unfinished:
-            rest = [*rest, *self._caller.finish(run_id, resend_ms=RESEND_MS).sends]
+            rest = [*rest, *self._caller.finish(run_id, resend_ms=self._caller.resend_ms).sends]
         return word, ready_of(rest, int(priority))
 
     def record_usage(self, begun: Begun, usage: Usage) -> None:

@@ -74,7 +74,7 @@ local function mark_sent(s, resend_ms)
   move(s, 'sent')
   s.owner = string.format('%d', now)
   put(s)
-  redis.call('ZADD', S .. ':ready', now + resend_ms, run .. '|' .. s.id)
+  redis.call('ZADD', S .. ':ready', look_after(resend_ms), run .. '|' .. s.id)
 end
 
 -- Whether an attempt of a step has this lease.

@@ -184,7 +184,12 @@ local function look_at_ready(member, look_at)
   local spec, text = spec_of(step)
   redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
   if look_at == UNSENT then return add(recovered, step, text) end
-  if look_at == NEW then return add(sends, step, text) end
+  if look_at == NEW then -- its message is as old as this sweep
+    s.owner = now_text
+    put(s)
+    redis.call('ZADD', S .. ':ready', now + resend_ms, member)
+    return add(sends, step, text)
+  end
   add(overdue, step, spec.queue or 'coordinator')
   overdue[#overdue + 1] = sent_at
   overdue[#overdue + 1] = look_at - sent_at <= resend_ms and 1 or 0
@@ -211,8 +216,10 @@ each_due('tasks', ':tasks', function(member)
     return
   end
   local since = tonumber(s.owner)
-  local again = now + math.max(MIN_TASK_CHECK_MS, math.min((now - since) / 2, MAX_TASK_CHECK_MS))
-  local deadline = since + spec_of(step).timeout_s * 1000
+  local spec = spec_of(step)
+  local most = spec.heartbeat_s and math.min(spec.heartbeat_s * 1000, MAX_TASK_CHECK_MS) or MAX_TASK_CHECK_MS
+  local again = now + math.max(MIN_TASK_CHECK_MS, math.min((now - since) / 2, most))
+  local deadline = since + spec.timeout_s * 1000
   redis.call('ZADD', S .. ':tasks', string.format('%d', now < deadline and math.min(again, deadline) or again), member)
   tasks[#tasks + 1] = member
 end)

@@ -20,6 +20,9 @@ EXTRAS = {
 FLEET = {"celery": (5, 7), "kombu": (5, 7), "redis": (8, 1)}
 """The oldest versions that the extras need that serve; the client works with older ones too."""
 
+NO_BROKER = "none"
+"""In place of a broker's address: this process sends nothing, and the coordinator that sweeps does it."""
+
 OLDEST_CELERY = (5, 5)
 """The oldest Celery by which a process sends messages; beside an older one it sends none."""
 

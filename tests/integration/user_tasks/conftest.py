@@ -28,6 +28,7 @@ from tests.waiting import until
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 HURRIED_S = 3.0
+HEARTBEAT_S = 3.0
 TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order")
 
 
@@ -39,6 +40,8 @@ def definitions() -> Definitions:
     tools["once"] = Tool(task="shop.tasks.slow", timeout_s=1.0, at_most_once=True)
     tools["twice"] = Tool(task="shop.tasks.late", at_most_once=True)
     tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=HURRIED_S)
+    tools["beating"] = Tool(task="shop.tasks.beating", timeout_s=600.0, heartbeat_s=HEARTBEAT_S)
+    tools["beating_once"] = Tool(task="shop.tasks.beating", timeout_s=600.0, heartbeat_s=HEARTBEAT_S, at_most_once=True)
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools |= {name: Tool(function=f"order_tools:{name}") for name in ("send_add", "send_add_async")}
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])

@@ -14,7 +14,8 @@ from redis import Redis
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from tests.integration.user_tasks.conftest import HURRIED_S, PATIENCE_S, Shop, submit, tool
+from cantata.ledger.redis.keys import run_key
+from tests.integration.user_tasks.conftest import HEARTBEAT_S, HURRIED_S, PATIENCE_S, Shop, submit, tool
 from tests.waiting import freeze, until
 
 
@@ -35,9 +36,83 @@ def types(run: ChainRun, *wanted: str) -> list[str]:
     return [event.type for event in run.log(timeout_s=0.0) if event.step == "a" and event.type in wanted]
 
 
+def heartbeats(client: Client, run: ChainRun) -> bool:
+    """Whether a heartbeat of the step's first attempt is recorded."""
+    redis = client.redis
+    return bool(redis.exists(f"{run_key(redis, run.run_id)}:beat:1:a"))
+
+
+def reason(run: ChainRun, type_: str) -> str:
+    """The reason in the first event of a type of step `a`."""
+    return next(event.explanation for event in run.log(timeout_s=0.0) if event.step == "a" and event.type == type_)
+
+
 def dispatched(run: ChainRun) -> dict[str, Any]:
     """The event of the first task that the run sent."""
     return next(event for event in run.log(timeout_s=PATIENCE_S) if event.type == "dispatched").model_dump()
+
+
+# Heartbeats
+
+
+@pytest.mark.slow("a task runs for longer than its heartbeats may be apart")
+def test_a_task_that_says_that_it_is_alive_is_left_alone(client: Client, shop: Shop, tmp_path: Path) -> None:
+    run = submit(client, tool("a", "beating", mark="alive", file=str(tmp_path / "go")))
+    dispatched(run)
+    until(lambda: shop.lines("start", "alive"), "the task")
+    time.sleep(2.5 * HEARTBEAT_S)  # the promise is about time
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "alive"
+    assert len(shop.lines("start", "alive")) == 1
+
+
+@pytest.mark.slow("a worker is killed, and its heartbeats must be missed")
+def test_a_killed_worker_is_missed_after_heartbeat_s_not_after_timeout_s(
+    client: Client, shop: Shop, tmp_path: Path
+) -> None:
+    run = submit(client, tool("a", "beating", mark="killed", file=str(tmp_path / "go")))
+    dispatched(run)
+    until(lambda: shop.lines("start", "killed"), "the task")
+    until(lambda: heartbeats(client, run), "its first heartbeat")
+
+    shop.kill_worker()
+    shop.start_worker()
+    until(lambda: len(shop.lines("start", "killed")) == 2, "another attempt")  # of a task whose timeout_s is 600
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "killed"
+    assert "cantata.heartbeat() last more than 3 s ago" in reason(run, "retry")
+
+
+@pytest.mark.slow("heartbeats must be missed")
+def test_a_silent_task_that_runs_at_most_once_is_left_to_a_person(client: Client, shop: Shop, tmp_path: Path) -> None:
+    run = submit(client, tool("a", "beating_once", mark="silent", file=str(tmp_path / "go"), beats=False))
+    until(lambda: shop.lines("start", "silent"), "the task")
+
+    until(lambda: (step := run.steps(["a"]).get("a")) and step.state == "waiting_signal", "the question")
+    assert run.signal("a", "asked the bank") == "taken"
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "asked the bank"
+    assert len(shop.lines("start", "silent")) == 1
+
+
+@pytest.mark.slow("a worker of ours is away for longer than heartbeats may be apart")
+def test_heartbeats_that_wait_for_our_worker_are_not_missed(client: Client, shop: Shop, tmp_path: Path) -> None:
+    run = submit(client, tool("a", "beating", mark="unheard", file=str(tmp_path / "go")))
+    dispatched(run)
+    until(lambda: heartbeats(client, run), "its first heartbeat")
+
+    pid = pid_of(client, "tasks")
+    freeze(pid)
+    time.sleep(1.5 * HEARTBEAT_S)  # the promise is about time
+    os.kill(pid, signal.SIGCONT)
+    time.sleep(HEARTBEAT_S)  # as above: the sweep has had the task looked for by then
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "unheard"
+    assert len(shop.lines("start", "unheard")) == 1
 
 
 # Our own workers

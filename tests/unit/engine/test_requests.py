@@ -8,7 +8,7 @@ import pytest
 
 from cantata.config import chain_requests
 from cantata.engine.engine import Engine
-from cantata.engine.requests import CheckedChain, checked_chain, checked_schedule, checked_turn
+from cantata.engine.requests import CheckedChain, checked_chain, checked_schedule, checked_turn, workflow_request
 from cantata.errors import ConfigError
 from cantata.flows.chains import checks
 from cantata.flows.definitions import Agent, Chain, Definitions, PythonWorkflow, Tool
@@ -163,3 +163,16 @@ def test_the_target_of_a_turn_is_what_answers_it_also_if_nothing_is_named(more: 
     definitions = Definitions.model_validate({"agents": {"clerk": {}}, **more})
 
     assert checked_turn(TurnRequest(text="tea"), definitions).target == target
+
+
+def test_a_workflow_has_its_own_time_limit_though_a_chain_has_its_name() -> None:
+    node = {"node_id": "a", "kind": "tool", "name": "add"}
+    definitions = Definitions.model_validate(
+        {
+            "tools": {"add": {"function": "shop:add"}},
+            "chains": {"x": {"entry_node": "a", "nodes": [node], "timeout_s": 7}},
+            "workflows": {"x": {"function": "shop:x", "timeout_s": 99}},
+        }
+    )
+
+    assert workflow_request("x", {}, definitions)["timeout"] == 99

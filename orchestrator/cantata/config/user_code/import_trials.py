@@ -41,13 +41,17 @@ def parameters_of(called):
     is_open = not called.typing or any(each.kind is each.VAR_KEYWORD for each in parameters)
     return None if is_open else [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
 
-application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.engine.dispatch.user_app")
-if application:
+if os.environ.get("CANTATA_APP"):
+    answer("application", "begun")
     try:
-        registered = application.activate().tasks
+        registered = importlib.import_module("cantata.engine.dispatch.user_app").activate().tasks
     except ours as error:
         answer("application", "; ".join(each.message for each in error.faults))
         os._exit(0)
+    except ImportError as error:
+        answer("application", f"it needs Celery here: {error}")
+        os._exit(0)
+    answer("application", None)
     for name, called in registered.items() if task["describes_tasks"] else ():
         if not name.startswith("celery."):
             answer("task", name, parameters_of(called), bool(called.acks_late))
@@ -168,7 +172,10 @@ def tried(
         answers = [
             json.loads(line) for line in file if line.endswith(b"\n")
         ]  # one that was stopped may have begun a line
-    application = next((each[1] for each in answers if each[0] == "application"), None)
+    application = next((each[1] for each in reversed(answers) if each[0] == "application"), None)
+    if application == _BEGUN:
+        application = no_answer.replace("imports it", f"imports {os.environ.get('CANTATA_APP')!r}", 1)
+        application = application.replace("importing it", f"importing {os.environ.get('CANTATA_APP')!r}", 1)
     no_answer = application or no_answer
     failures: dict[str, str | None] = {
         name: fault for kind, name, fault in (each for each in answers if each[0] == "import")

@@ -31,6 +31,7 @@ from cantata.ledger.redis import clock
 from cantata.ledger.redis.address import celery_url, parse, shown
 from cantata.ledger.redis.redis_errors import reason
 from cantata.operation import fault_points
+from cantata.operation.extras import NO_BROKER
 from cantata.settings import DEFAULT_NAMESPACE, namespace_named
 
 log = structlog.get_logger(__name__)
@@ -122,6 +123,10 @@ def make_app(
 
 def _broker(url: str, namespace: str) -> dict[str, Any]:
     """Return Celery's settings for the broker at this URL. Raises ConfigError if it cannot carry messages."""
+    if url == NO_BROKER:
+        raise ConfigError(
+            f"CANTATA_BROKER_URL is {NO_BROKER!r}, which is for programs that submit runs; name the broker, or unset it here"
+        )
     if "+cluster://" in url:
         raise ConfigError(
             "Celery cannot use a Redis Cluster as its broker: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"

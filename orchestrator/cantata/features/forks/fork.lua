@@ -55,7 +55,7 @@ if kind_of_run ~= 'webhook' then count_total('accepted') end
 for i = 1, #fork.sent, 500 do
   local looks = {}
   for j = i, math.min(i + 499, #fork.sent) do
-    looks[#looks + 1] = now + fork.resend_ms; looks[#looks + 1] = run .. '|' .. fork.sent[j]
+    looks[#looks + 1] = look_after(fork.resend_ms); looks[#looks + 1] = run .. '|' .. fork.sent[j]
   end
   redis.call('ZADD', S .. ':ready', unpack(looks))
 end

@@ -13,7 +13,6 @@ from cantata.flows.forks import EndedRun, EndedStep, Expansion, Fork, ForkSpec
 from cantata.flows.graph import START
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.encoding import ready_of, states_in, to_json
-from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ready
 from cantata.ledger.redis.keys import run_key
@@ -111,12 +110,12 @@ def make(
     stage = Stage(ledger, run_id, fork)
     call: dict[str, JsonValue] = {
         **stage.lay_out(to_json(given)), "source": fork.source, "place": stage.place, "accepted_by": token_hex(4),
-        "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": RESEND_MS,
+        "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": ledger.caller.resend_ms,
         "is_retry": is_retry,
     }  # fmt: skip
     result, priority, sends, *more = ledger.caller.call("forks/fork", run_id, to_json(call))
     if any(more):
-        sends = [*sends, *ledger.caller.finish(run_id, resend_ms=RESEND_MS).sends]
+        sends = [*sends, *ledger.caller.finish(run_id, resend_ms=ledger.caller.resend_ms).sends]
     if result != "new":
         stage.clear()
     if result == "known":

@@ -1,6 +1,6 @@
 -- Starts the runs of times of a schedule that have come, and moves it to its next time. ARGV: schedule, the rest (JSON):
 -- {mark, read: the next time that the caller read; without it the schedule stays at its time, next_at: the next time or "", look_at, retry_at?: when to look
--- again, missed, skipped, error?: why none is started, overlap, items: [{at, run, request, labels, pending?: the entry that it is}, ...]}. Times are texts.
+-- again, missed, skipped, error?: why none is started, overlap, resend_ms?: in place of the offer's, items: [{at, run, request, labels, pending?: the entry that it is}, ...]}. Times are texts.
 -- Replies {outcome, priority, outcome, priority, ...} of the items, and now (ms): new, accepted (its run waits for its turn in the session), known (this
 -- time has its run already), queued, skipped, waiting or gone; nothing if the schedule was changed meanwhile.
 local MAX_WAITING = 1000 -- times that wait for the end of a run
@@ -24,6 +24,7 @@ end
 
 local function start(item)
   local fields = offer.fields
+  offer.resend_ms = given.resend_ms or offer.resend_ms
   fields.request, fields.labels, fields.definitions, fields.schedule = item.request, item.labels, definitions_of_runs, scope
   use(item.run)
   if status then return {'known', 0} end

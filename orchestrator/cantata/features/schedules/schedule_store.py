@@ -93,12 +93,13 @@ class Firing:
     skipped: int = 0
     error: str | None = None
 
-    def as_call(self) -> tuple[int, tuple[str, str]]:
-        """Return the shard and the arguments of the script."""
+    def as_call(self, resend_ms: int) -> tuple[int, tuple[str, str]]:
+        """Return the shard and the arguments of the script; `resend_ms` is that of the process that calls it."""
         given = {
             name: value for name, value in asdict(self).items() if value is not None and name not in ("shard", "scope")
         }
-        return self.shard, (self.scope, to_json(given))
+        own = {} if resend_ms else {"resend_ms": 0}
+        return self.shard, (self.scope, to_json({**given, **own}))
 
 
 class Fired(NamedTuple):
@@ -244,7 +245,9 @@ class ScheduleStore:
         The result of a schedule that was changed meanwhile has no outcomes; that of one whose record cannot be used is the error.
         """
         replies = self._caller.call_all(
-            "schedules/fire", [firing.as_call() for firing in firings], on_error=lambda error: [error]
+            "schedules/fire",
+            [firing.as_call(self._caller.resend_ms) for firing in firings],
+            on_error=lambda error: [error],
         )
         return [_fired(reply) for reply in replies]
 

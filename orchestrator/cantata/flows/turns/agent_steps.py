@@ -293,12 +293,13 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
 
 def tool_fields(tool: Tool, *, timeout_s: float | None = None) -> dict[str, Any]:
     """Return the fields of a step that are the same in every call of a tool; `timeout_s` replaces the tool's own, if it is given."""
-    fields = {
+    fields: dict[str, Any] = {
         "queue": tool.step_queue, "timeout_s": timeout_s or tool.timeout_s, "cheap": tool.cheap, "at_most_once": tool.at_most_once,
         "pure": tool.pure,
     }  # fmt: skip
     if tool.task:  # the step only sends it, and what follows waits for its end
-        return {**fields, "timeout_s": fields["timeout_s"] or TASK_TIMEOUT_S, "cheap": True, "expands": True}
+        timeout_s = fields["timeout_s"] or TASK_TIMEOUT_S
+        return {**fields, "timeout_s": timeout_s, "heartbeat_s": tool.heartbeat_s, "cheap": True, "expands": True}
     return fields
 
 

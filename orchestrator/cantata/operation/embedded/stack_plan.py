@@ -14,6 +14,7 @@ from cantata.operation.embedded.ports import BoundPort
 from cantata.operation.embedded.stack_member import VIRTUAL_TIME
 from cantata.operation.embedded.stack_record import SERVER
 from cantata.operation.embedded.valkey import find_server, server_command, server_url
+from cantata.operation.extras import NO_BROKER
 
 COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
 TASK_THREADS = 8  # they only send tasks of the user's application; nobody waits in them
@@ -94,6 +95,10 @@ def make_plan(
     url = server_url(socket_path)
     flower_url = ports["flower"].url if "flower" in ports else None
     environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
+    if os.environ.get("CANTATA_BROKER_URL") == NO_BROKER:
+        environment["CANTATA_BROKER_URL"] = (
+            ""  # it is meant for programs; the workers of a stack send through its Redis
+        )
     if config := config or os.environ.get("CANTATA_CONFIG"):
         environment["CANTATA_CONFIG"] = str(Path(config).absolute())
     if virtual_time:

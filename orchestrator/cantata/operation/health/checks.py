@@ -310,10 +310,14 @@ def _paused_models(fleet: FleetFacts) -> list[Check]:
 
 
 def _queues(fleet: FleetFacts, broker: str) -> list[Check]:
-    if fleet.queues is None:
-        return [ok("broker", "not looked at: this command has no Celery by which it could")]
     if isinstance(fleet.queues, Unavailable):
         return [failing("broker", f"the queues cannot be read: {fleet.queues.reason}")]
+    if not fleet.has_broker:
+        unread = ok(
+            "broker",
+            "this command cannot look into the broker: it has no Celery 5.5 or newer, or CANTATA_BROKER_URL is 'none'",
+        )
+        return [unread, *(_unserved(name, "") for name, load in fleet.queues.items() if not load.workers)]
     own = [ok("broker", f"{broker} answers")] if broker else []
     return [*own, *(_queue(name, load) for name, load in fleet.queues.items())]
 
@@ -322,15 +326,19 @@ def _queue(name: str, load: QueueLoad) -> Check:
     since = "" if load.oldest_wait_s is None else f", the oldest for {duration(load.oldest_wait_s * 1000)}"
     waiting = f"{load.ready:,} waiting{since}" if load.ready else "nothing waiting"
     if not load.workers:
-        problem, _, action = unserved(name).partition(": ")
-        is_missed = load.ready > 0 or name == USUAL_QUEUES[0]
-        return (failing if is_missed else degraded)(f"queue {name}", f"{problem}; {waiting}", action)
+        return _unserved(name, waiting, is_missed=load.ready > 0)
     message = f"{load.leased:,} of {load.slots:,} slots in use, {waiting}"
     if load.oldest_wait_s is not None and load.oldest_wait_s > LONG_WAIT_S:
         return degraded(
             f"queue {name}", message, f"start more workers with `submit worker {SERVED_BY.get(name, name)}`, or wait"
         )
     return ok(f"queue {name}", message)
+
+
+def _unserved(name: str, waiting: str, *, is_missed: bool = False) -> Check:
+    problem, _, action = unserved(name).partition(": ")
+    message = "; ".join(filter(None, (problem, waiting)))
+    return (failing if is_missed or name == USUAL_QUEUES[0] else degraded)(f"queue {name}", message, action)
 
 
 def _dead_letters(fleet: FleetFacts) -> list[Check]:

@@ -47,8 +47,9 @@ class FleetFacts:
     load: FleetLoad
     queue_names: Set[str] = frozenset()
     """Queues that have workers or ready steps."""
-    queues: Mapping[str, QueueLoad] | Unavailable | None = Unavailable("the broker was not read")
-    """Unavailable if the broker could not be read; None in a process without a broker."""
+    queues: Mapping[str, QueueLoad] | Unavailable = Unavailable("the broker was not read")
+    """Unavailable if the broker could not be read; with nothing waiting, in a process without a broker."""
+    has_broker: bool = True
     refused_steps: Sequence[str] = ()
     """Steps that workers refused in the last minute, and the reason of each."""
     parked: Sequence[ParkedItem] = ()

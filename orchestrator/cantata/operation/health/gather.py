@@ -147,7 +147,9 @@ def gather(
             found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages)
         )
     elif not isinstance(found, Unavailable):
-        found = replace(found, queues=None)
+        found = replace(
+            found, queues=load.queues(found.load, dict.fromkeys(found.queue_names, load.Waiting(0))), has_broker=False
+        )
     running = stack if stack is not None and stack.running else None
     return Facts(
         version=version,

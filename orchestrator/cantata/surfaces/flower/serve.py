@@ -66,14 +66,11 @@ def _warn_of_other_events(client: Client) -> None:
         with suppress(CantataError, RedisFailure):
             for worker in client.fleet.workers():
                 if worker.event_exchange not in ("", own):
-                    app = (
-                        f"--app {worker.app}, or CANTATA_APP"
-                        if worker.app
-                        else "the CANTATA_APP and CANTATA_BROKER_URL of the workers"
-                    )
-                    log.warning(
-                        "other_events", worker=worker.name, hint=f"its tasks are not shown: start Flower with {app}"
-                    )
+                    if worker.app:
+                        remedy = f"start Flower with --app {worker.app}, or CANTATA_APP"
+                    else:  # Flower was given the application
+                        remedy = f"start that worker with --app {settings().app}, as the others, or Flower without it"
+                    log.warning("other_events", worker=worker.name, hint=f"its tasks are not shown: {remedy}")
                     warned = True
                     break
         time.sleep(CHECK_S)

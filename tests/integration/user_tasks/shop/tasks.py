@@ -12,6 +12,8 @@ from typing import Any
 from celery import Task, shared_task
 from pydantic import BaseModel
 
+import cantata
+
 
 def note(task: Any, what: str) -> None:
     """Write a line to the journal."""
@@ -52,6 +54,19 @@ def held(self: Any, mark: str, file: str) -> str:
     note(self, "start")
     while not Path(file).exists():
         time.sleep(0.02)
+    note(self, "finish")
+    return mark
+
+
+@shared_task(bind=True)
+def beating(self: Any, mark: str, file: str, beats: bool = True) -> str:
+    """Wait for a file, and say all the while that this task is alive; or once only, and then stand still."""
+    note(self, "start")
+    cantata.heartbeat()
+    while not Path(file).exists():
+        time.sleep(0.02)
+        if beats:
+            cantata.heartbeat()
     note(self, "finish")
     return mark
 

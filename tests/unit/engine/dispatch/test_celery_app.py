@@ -327,3 +327,8 @@ def test_the_variables_of_the_users_celery_are_not_ours(monkeypatch: pytest.Monk
         app.connection_for_read("redis://one:1/3").as_uri()
         == "cantata.engine.dispatch.transport:Transport://:**@one:1/3"
     )
+
+
+def test_a_process_that_must_send_refuses_no_broker() -> None:
+    with pytest.raises(ConfigError, match="CANTATA_BROKER_URL is 'none', which is for programs that submit runs"):
+        make_app("redis://127.0.0.1:1", "none")

@@ -474,6 +474,15 @@ def test_shared_limits(found: LimitFacts | Unavailable, status: str, message: st
     assert (result.status, message in result.message) == (status, True), result
 
 
+def test_without_a_broker_it_is_told_which_queues_nobody_serves_and_of_no_other() -> None:
+    queues = {"coordinator": queue(workers=0), "agents": queue(workers=0), "tools": queue()}
+    found = facts(fleet=replace(fleet(queues=queues), has_broker=False))
+
+    assert (check(found, "broker").status, check(found, "queue coordinator").status) == ("ok", "failing")
+    assert check(found, "queue agents").status == "degraded"
+    assert "queue tools" not in [each.name for each in evaluate(found).checks]
+
+
 def test_absent_parts_have_no_check() -> None:
     names = {each.name for each in evaluate(facts()).checks}
 

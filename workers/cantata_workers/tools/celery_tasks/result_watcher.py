@@ -7,6 +7,7 @@ another one look for the results, and that one goes on watching.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.dispatch.transport import Producers
 from cantata.engine.isolation import are_outages, log_once
+from cantata.engine.publisher import HEARTBEAT
 from cantata.errors import StepError, UnavailableError
 from cantata.flows.definitions import Tool
 from cantata.ledger.records import AttemptRecord, Begun
@@ -35,7 +37,7 @@ from cantata_workers.process import outcomes
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools.celery_tasks import task_results
-from cantata_workers.tools.celery_tasks.task_results import LATE, TIMEOUT, WORKER_LOST, TaskResult
+from cantata_workers.tools.celery_tasks.task_results import LATE, LOST_WORKER, TIMEOUT, WORKER_LOST, TaskResult
 
 ANNOUNCED_POLL_S = (2.0, 30.0)  # at least and at most until a result that was not announced is looked for
 POLL_S = (0.05, 5.0)  # the same where none is announced
@@ -47,6 +49,7 @@ KEEP_S = 60.0  # past its time limit, before a task is forgotten: another proces
 THREADS = 4  # record outcomes, and execute the cheap steps behind them
 MAX_READ = 500  # results in one call of the backend
 SUCCEEDED, FAILED = "cantata.task_succeeded", "cantata.task_failed"  # messages of tasks without results
+HEARTBEATS = 3  # a task sends at most so many in `heartbeat_s`
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +95,8 @@ class ResultWatcher:
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._watched: dict[str, _Watched] = {}
+        self._listens_since = math.inf
+        """Since when this process receives messages of tasks (monotonic)."""
         self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(THREADS, "task results")
         self._dispatcher = ThreadPoolExecutor(1, "dispatcher")
@@ -165,6 +170,13 @@ class ResultWatcher:
         for call, age_s in found:
             if result := results.get(call.task_id):
                 self._record(call, result, age_s)
+            elif self._is_silent(call):
+                self._take(call.task_id)
+                why = (
+                    f"it called cantata.heartbeat() last more than {call.begun.spec.heartbeat_s:g} s ago (heartbeat_s)"
+                )
+                self._record(call, TaskResult(states.FAILURE, error_type=LOST_WORKER, error=why), age_s)
+                self.revoke([call.task_id])
             elif age_s >= (limit_s := call.begun.spec.timeout_s or 0.0):
                 self._take(call.task_id)
                 self._record(call, TaskResult(LATE, error=f"{limit_s:g} s"), age_s)
@@ -174,6 +186,28 @@ class ResultWatcher:
             elif self._has_results:
                 self._watch(call, age_s)
         self.revoke([self.task_id(*parts) for each in revoked if (parts := _parts_if_readable(each))])
+
+    def heartbeat_header(self, call: TaskCall) -> Mapping[str, object]:
+        """Return the header by which a task's `cantata.heartbeat()` finds the queue of replies; nothing without `heartbeat_s`."""
+        begun = call.begun
+        if begun.spec.heartbeat_s is None:
+            return {}
+        to = {"exchange": self._replies.exchange.name, "routing_key": self._replies.routing_key}
+        every_s = begun.spec.heartbeat_s / HEARTBEATS
+        return {
+            "cantata_heartbeat": {"to": to, "every_s": every_s, "args": [begun.run_id, begun.step_id, begun.attempt]}
+        }
+
+    def _is_silent(self, call: TaskCall) -> bool:
+        """Return whether a task that called `cantata.heartbeat()` has not called it for too long.
+
+        A process that has not received messages itself for as long knows nothing: heartbeats may wait in the queue.
+        """
+        limit_s = call.begun.spec.heartbeat_s
+        if limit_s is None or time.monotonic() - self._listens_since < limit_s:
+            return False
+        silent_s = self._process.ledger.steps.silent_s(call.begun)
+        return silent_s is not None and silent_s > limit_s
 
     def _readable(self, name: str) -> tuple[TaskCall, float] | None:
         """Return the same as `_dispatched`; None, too, for a step that cannot be read, so that it is in the way of no other."""
@@ -318,13 +352,20 @@ class ResultWatcher:
             replies = self._replies(connection.default_channel)
             replies.declare()
             with connection.Consumer([replies], on_message=self._reply, accept=["json"], prefetch_count=THREADS):
-                while not self._ended.is_set():
-                    try:
-                        connection.drain_events(timeout=1.0)
-                    except TimeoutError:
-                        connection.heartbeat_check()
+                self._listens_since = time.monotonic()
+                try:
+                    while not self._ended.is_set():
+                        try:
+                            connection.drain_events(timeout=1.0)
+                        except TimeoutError:
+                            connection.heartbeat_check()
+                finally:
+                    self._listens_since = math.inf
 
     def _reply(self, message: Any) -> None:
+        if message.headers.get("task") == HEARTBEAT:
+            self._note_heartbeat(message)
+            return
         try:
             (first, run_id, step_id, attempt), is_success = message.payload[0], message.headers["task"] == SUCCEEDED
             found = self._dispatched(f"{run_id}|{attempt}|{step_id}")
@@ -349,6 +390,19 @@ class ResultWatcher:
                 self._ended.wait(RETRY_S)
                 message.requeue()
                 return
+        message.ack()
+
+    def _note_heartbeat(self, message: Any) -> None:
+        """Record a heartbeat of a dispatched step; one that is lost here is followed by another."""
+        try:
+            run_id, step_id, attempt = message.payload[0]
+            found = self._dispatched(f"{run_id}|{int(attempt)}|{step_id}")
+            if found is not None and found[0].begun.spec.heartbeat_s is not None:
+                self._process.ledger.steps.record_heartbeat(found[0].begun)
+        except (UnavailableError, RedisFailure):
+            raise  # it comes again
+        except Exception as fault:  # noqa: BLE001  # anyone may send anything
+            log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(fault).__name__}: {fault}")
         message.ack()
 
 

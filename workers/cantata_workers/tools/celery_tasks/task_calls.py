@@ -42,7 +42,8 @@ def task_call(context: StepContext) -> Outcome:
         "task_id": call.task_id, "expires": begun.spec.timeout_s, **({"queue": tool.queue} if tool.queue else {}),
         **({"retry": False} if tool.at_most_once else {}),  # the broker may have a message whose reply was lost
         "headers": {
-            "cantata_run": begun.run_id, "cantata_step": begun.step_id, "cantata_idempotency_key": f"{begun.run_id}:{begun.step_id}"
+            "cantata_run": begun.run_id, "cantata_step": begun.step_id, "cantata_idempotency_key": f"{begun.run_id}:{begun.step_id}",
+            **watcher.heartbeat_header(call),
         },
     }  # fmt: skip
     with watcher.watching(call, ignores_result=task.ignore_result if task else None) as links:

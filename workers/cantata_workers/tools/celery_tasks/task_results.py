@@ -24,6 +24,7 @@ from cantata.values import JsonValue, Usage
 from cantata_workers.tools import schemas
 
 WORKER_LOST, TIMEOUT, UNREADABLE = "worker_lost", "timeout", "unreadable_result"
+LOST_WORKER = "WorkerLostError"  # Celery's name of a task's error if its process died
 LATE = "LATE"  # the state of a task without a result after its time limit, which is then its error
 DAMAGED = (DecodeError, ContentDisallowed, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Raised by the decoding of a result that is no result, or is nested too deeply."""
@@ -69,7 +70,7 @@ class TaskResult:
             )
         if self.error_type == UNREADABLE:  # not retryable: the task has ended
             raise StepError(f"the result of task {task} cannot be read: {self.error}", code=UNREADABLE)
-        code = WORKER_LOST if self.error_type == "WorkerLostError" else "tool_error"
+        code = WORKER_LOST if self.error_type == LOST_WORKER else "tool_error"
         raise StepError(
             f"task {task} raised {self.error_type}: {self.error}",
             code=code,

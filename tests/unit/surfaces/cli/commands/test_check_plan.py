@@ -347,6 +347,17 @@ def test_an_application_that_cannot_be_imported_is_the_one_fault(documents: Path
     assert found.stdout.splitlines() == [f"own.yaml: {message}"]
 
 
+@pytest.mark.parametrize("more", ["", '  sum: {function: "shop:sum"}\n'])
+def test_an_application_that_ends_its_process_is_a_fault(documents: Path, more: str) -> None:
+    (documents / "shop.py").write_text("import os\nos._exit(3)\ndef sum(): ...\n")
+    (documents / "own.yaml").write_text(f"tools:\n  pay: {{task: shop.charge}}\n{more}")
+
+    found = run("check", "own.yaml", env={"CANTATA_APP": "shop:app"})
+
+    assert found.exit_code == 2
+    assert found.stdout.splitlines() == ["own.yaml: the process that imports 'shop:app' ended with status 3"]
+
+
 def test_arguments_that_a_task_does_not_have_are_faults(documents: Path) -> None:
     (documents / "shop.py").write_text(SHOP)
     node = "{node_id: a, kind: tool, name: pay, input: {note: hi}, input_map: {qoute: input.price}}"

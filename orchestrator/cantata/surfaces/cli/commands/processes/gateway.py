@@ -77,6 +77,7 @@ def gateway(
     serve.check_address(host, has_tokens=tokens is not None, is_published_on_loopback=settings().published_on_loopback)
     with Client(config=config) as client:
         client.definitions  # noqa: B018  # so that a fault in it stops the start, not the first request
+        client.app  # noqa: B018  # it tells what waits in the broker: one without a broker is refused
         for warning in client.warnings:
             click.echo(f"warning: {warning}", err=True)
         most = min(max_open, serve.max_connections() // 2)  # one tenant must not take all

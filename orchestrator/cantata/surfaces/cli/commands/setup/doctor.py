@@ -19,7 +19,7 @@ from cantata.errors import CantataError
 from cantata.flows.definitions import Agent, Definitions, Model
 from cantata.flows.wire import TurnRequest
 from cantata.operation import embedded
-from cantata.operation.extras import EXTRAS, check_extras, missing_modules
+from cantata.operation.extras import EXTRAS, has_celery, missing_modules
 from cantata.operation.health.checks import Check, check_redis, degraded, failing, ok, report_of
 from cantata.operation.health.facts import Unavailable
 from cantata.operation.health.gather import TIMEOUT_S, BackgroundCall, read_redis
@@ -103,8 +103,12 @@ def _services() -> Iterator[Check]:
             yield ok("Redis", f"none runs for this folder: commands start their own {server}, or set REDIS_URL")
             return
         yield from check_redis(BackgroundCall("Redis", read_redis, url).wait(time.monotonic() + TIMEOUT_S))
-        if (broker_url := settings().broker_url) and broker_url != NO_BROKER:
-            check_extras("celery", needed_by="a broker")
+        broker_url = settings().broker_url
+        if broker_url and (broker_url == NO_BROKER or not has_celery()):
+            yield ok(
+                "broker", "programs here send nothing to it: it is 'none', or Celery 5.5 or newer is not installed"
+            )
+        elif broker_url:
             from cantata.client import application
 
             app, address = (
