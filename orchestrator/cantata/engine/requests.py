@@ -64,7 +64,7 @@ class CheckedChain(_Checked[ChainRequest]):
 
     def with_id(self) -> CheckedChain:
         """Return the same with an id, a random one if it has none."""
-        return replace(self, request=with_id(self.request))
+        return self if self.request.chain_id else replace(self, request=with_id(self.request))
 
 
 @dataclass(frozen=True)

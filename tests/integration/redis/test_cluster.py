@@ -18,7 +18,10 @@ from tests.integration.redis.servers import Clustered, Server, running, until
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory, clustered: Clustered, models: ScriptedModels) -> Iterator[Fleet]:
-    """A fleet on the cluster."""
+    """A fleet on the cluster, in which tests of the ledger may have left runs that no worker can execute."""
+    for node in clustered.nodes:
+        if node.say("ROLE")[0] == "master":
+            node.say("FLUSHALL")
     folder = tmp_path_factory.mktemp("fleet")
     broker = Server(folder)
     url = clustered.url.replace("://", "://cantata:change-this-password@")
