@@ -43,7 +43,7 @@ def test_without_a_known_token_nothing_is_told(guarded: Gateway, token: str | No
 def test_a_tenant_sees_the_messages_of_its_own_webhooks_only(anna: httpx.Client, otto: httpx.Client) -> None:
     body = {"text": "hello", "webhooks": ["end=http://127.0.0.1:1/mine"]}
     run = anna.post("/turns?wait=40", json=body).json()["run_id"]
-    (posting,) = anna.get(f"/runs/{run}/graph").json()["run"]["webhook_runs"]
+    (posting,) = until(lambda: anna.get(f"/runs/{run}/graph").json()["run"]["webhook_runs"], "what posts its end")
 
     assert anna.get(f"/runs/{posting}").json()["kind"] == "webhook"
     assert otto.get(f"/runs/{posting}").status_code == 404
