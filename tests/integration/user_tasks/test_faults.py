@@ -86,6 +86,29 @@ def test_a_killed_worker_is_missed_after_heartbeat_s_not_after_timeout_s(
 
 
 @pytest.mark.slow("heartbeats must be missed")
+@pytest.mark.parametrize("kind", ["no number", "another type"])
+def test_a_heartbeat_that_cannot_be_read_is_in_the_way_of_no_other_task(
+    client: Client, shop: Shop, tmp_path: Path, kind: str
+) -> None:
+    spoilt = submit(client, tool("a", "beating", mark=f"spoilt {kind}", file=str(tmp_path / "go"), beats=False))
+    until(lambda: heartbeats(client, spoilt), "its heartbeat")
+    key = f"{run_key(client.redis, spoilt.run_id)}:beat:1:a"
+    client.redis.delete(key)
+    if kind == "no number":
+        client.redis.set(key, "soon")
+    else:
+        client.redis.rpush(key, "1")
+    other = submit(client, tool("a", "beating_once", mark=f"other {kind}", file=str(tmp_path / "go"), beats=False))
+
+    until(lambda: (step := other.steps(["a"]).get("a")) and step.state == "waiting_signal", "the question")
+    other.signal("a", "answered")
+    (tmp_path / "go").touch()
+
+    assert spoilt.result(PATIENCE_S).final_output == f"spoilt {kind}"
+    client.redis.delete(key)
+
+
+@pytest.mark.slow("heartbeats must be missed")
 def test_a_silent_task_that_runs_at_most_once_is_left_to_a_person(client: Client, shop: Shop, tmp_path: Path) -> None:
     run = submit(client, tool("a", "beating_once", mark="silent", file=str(tmp_path / "go"), beats=False))
     until(lambda: shop.lines("start", "silent"), "the task")

@@ -206,7 +206,15 @@ class ResultWatcher:
         limit_s = call.begun.spec.heartbeat_s
         if limit_s is None or time.monotonic() - self._listens_since < limit_s:
             return False
-        silent_s = self._process.ledger.steps.silent_s(call.begun)
+        try:
+            silent_s = self._process.ledger.steps.silent_s(call.begun)
+        except Exception as error:
+            if are_outages(error):
+                raise
+            log_once(
+                "heartbeat_unreadable", error, item=call.task_id
+            )  # one that cannot be read is in the way of no other task
+            return False
         return silent_s is not None and silent_s > limit_s
 
     def _readable(self, name: str) -> tuple[TaskCall, float] | None:
