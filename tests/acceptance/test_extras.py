@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from cantata.operation import extras
 from cantata.operation.extras import EXTRAS, FLEET
 from cantata.surfaces.cli.main import COMMANDS
 from cantata.surfaces.cli.main import EXTRAS as OF_COMMANDS
@@ -136,6 +137,16 @@ def test_the_base_installation_has_no_model_library_no_web_framework_and_no_flow
     assert {"celery", "kombu"} <= closure("celery")
     assert "hiredis" not in closure(), "it would change how others' connections of the same process read"
     assert closure("worker", "gateway", "flower") >= HEAVY
+
+
+@pytest.mark.parametrize("missing", ["celery", "packaging"])
+def test_a_process_that_lacks_what_celerys_transport_imports_sends_nothing(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    assert extras.has_celery()
+    monkeypatch.setattr(extras, "_is_installed", lambda module: module != missing)
+
+    assert not extras.has_celery()
 
 
 def test_all_means_all_that_is_served() -> None:

@@ -48,7 +48,10 @@ def missing_modules(extra: str) -> list[str]:
 
 def has_celery() -> bool:
     """Return whether this process can send messages by Celery, which is not imported."""
-    return _is_installed("celery") and _version_of("celery") >= OLDEST_CELERY
+    has_both = _is_installed("celery") and _is_installed(
+        "packaging"
+    )  # which kombu's Redis transport imports, and does not bring
+    return has_both and _version_of("celery") >= OLDEST_CELERY
 
 
 def _is_installed(module: str) -> bool:
