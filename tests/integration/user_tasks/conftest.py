@@ -29,7 +29,9 @@ HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 HURRIED_S = 3.0
 HEARTBEAT_S = 3.0
-TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order")
+TASKS = (
+    "add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order", "held_late"
+)  # fmt: skip
 
 
 def definitions() -> Definitions:
@@ -42,6 +44,10 @@ def definitions() -> Definitions:
     tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=HURRIED_S)
     tools["beating"] = Tool(task="shop.tasks.beating", timeout_s=600.0, heartbeat_s=HEARTBEAT_S)
     tools["beating_once"] = Tool(task="shop.tasks.beating", timeout_s=600.0, heartbeat_s=HEARTBEAT_S, at_most_once=True)
+    for name in ("held", "held_late"):  # for longer than any test waits
+        tools[f"long_{name}"] = Tool(task=f"shop.tasks.{name}", timeout_s=600.0)
+    tools["long_once"] = Tool(task="shop.tasks.held", timeout_s=600.0, at_most_once=True)
+    tools["long_elsewhere"] = Tool(task="shop.tasks.held", timeout_s=600.0, queue="shop:other queue")
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools |= {name: Tool(function=f"order_tools:{name}") for name in ("send_add", "send_add_async")}
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
@@ -60,32 +66,26 @@ class Shop:
         self.app = Celery("shop", broker=broker, backend=backend or None, set_as_current=False)
         self.worker: subprocess.Popen[bytes] | None = None
 
-    def start_worker(self) -> None:
-        """Start its worker, as its team does."""
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "shop",
-            "worker",
-            "-c",
-            "2",
-            "-Q",
-            "celery,payments,shop:other queue",
-            "-l",
-            "ERROR",
-        ]
+    def start_worker(self, *options: str, name: str = "") -> subprocess.Popen[bytes]:
+        """Start its worker, as its team does, or another one with a name and options of its own, which the caller ends."""
+        usual = ("-c", "2", "-Q", "celery,payments,shop:other queue")
+        command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-l", "ERROR", *(options or usual)]
+        command += ["-n", name] if name else []
         environment = {**os.environ, **self.environment}
-        self.worker = subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True)
-        until(lambda: self.app.control.ping(timeout=0.5), "their worker")
+        worker = subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True)
+        if not name:
+            self.worker = worker
+        to = [name] if name else None
+        until(lambda: self.app.control.ping(destination=to, timeout=0.5), "their worker")
+        return worker
 
-    def kill_worker(self) -> None:
+    def kill_worker(self, worker: subprocess.Popen[bytes] | None = None) -> None:
         """Kill all processes of its worker. A child that it started later has its connection, on which Redis may still send a message."""
-        assert self.worker
-        processes = family(self.worker.pid)
-        os.killpg(self.worker.pid, signal.SIGKILL)
-        self.worker.wait()
+        worker = worker or self.worker
+        assert worker
+        processes = family(worker.pid)
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
         until(lambda: not any(map(is_alive, processes)), "the end of its children")
 
     def lines(self, what: str, mark: str) -> list[dict[str, Any]]:

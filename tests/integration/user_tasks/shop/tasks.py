@@ -27,6 +27,15 @@ def note(task: Any, what: str) -> None:
         journal.write(json.dumps(line) + "\n")
 
 
+def hold(task: Any, mark: str, file: str) -> str:
+    """Wait for a file."""
+    note(task, "start")
+    while not Path(file).exists():
+        time.sleep(0.02)
+    note(task, "finish")
+    return mark
+
+
 @shared_task(bind=True)
 def add(self: Any, a: int, b: int = 1, mark: str = "") -> int:
     """Add two numbers.
@@ -51,11 +60,13 @@ def slow(self: Any, mark: str, seconds: float, value: Any = None) -> Any:
 @shared_task(bind=True)
 def held(self: Any, mark: str, file: str) -> str:
     """Wait for a file."""
-    note(self, "start")
-    while not Path(file).exists():
-        time.sleep(0.02)
-    note(self, "finish")
-    return mark
+    return hold(self, mark, file)
+
+
+@shared_task(bind=True, acks_late=True)
+def held_late(self: Any, mark: str, file: str) -> str:
+    """Do the same, and be acknowledged late."""
+    return hold(self, mark, file)
 
 
 @shared_task(bind=True)

@@ -38,6 +38,7 @@ from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools.celery_tasks import task_results
 from cantata_workers.tools.celery_tasks.task_results import LATE, LOST_WORKER, TIMEOUT, WORKER_LOST, TaskResult
+from cantata_workers.tools.celery_tasks.user_workers import UserWorkers
 
 ANNOUNCED_POLL_S = (2.0, 30.0)  # at least and at most until a result that was not announced is looked for
 POLL_S = (0.05, 5.0)  # the same where none is announced
@@ -45,10 +46,12 @@ POLL_SHARE = 0.25  # of a task's age, until its result is looked for again
 DISPATCH_DELAY_S = 0.01  # until a step is recorded as dispatched: most steps in a row of quick tasks never are
 MAX_DISPATCHES = 50  # that wait for it; their leases are not renewed
 RETRY_S = 0.5  # after the backend or the broker failed
+RETRY_WORKERS_S = 30.0  # after the user's workers could not be heard or asked
 KEEP_S = 60.0  # past its time limit, before a task is forgotten: another process has ended its step
 THREADS = 4  # record outcomes, and execute the cheap steps behind them
 MAX_READ = 500  # results in one call of the backend
 SUCCEEDED, FAILED = "cantata.task_succeeded", "cantata.task_failed"  # messages of tasks without results
+LISTEN_S = 30.0  # for which ends must have been received before a task is called lost with its worker
 HEARTBEATS = 3  # a task sends at most so many in `heartbeat_s`
 
 log = structlog.get_logger(__name__)
@@ -95,6 +98,7 @@ class ResultWatcher:
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._watched: dict[str, _Watched] = {}
+        self._workers = UserWorkers(application, f"{app.namespace}-", lambda: bool(self._watched))
         self._listens_since = math.inf
         """Since when this process receives messages of tasks (monotonic)."""
         self._ended = threading.Event()
@@ -105,6 +109,8 @@ class ResultWatcher:
     def start(self) -> None:
         """Begin to watch."""
         self._start(self._consume_replies)
+        self._start(self._hear_workers, RETRY_WORKERS_S, "user_workers_not_heard")
+        self._start(self._ask_workers, RETRY_WORKERS_S, "user_workers_not_asked")
         if self._has_results:
             self._start(self._poll)
         if self._is_announced:
@@ -166,15 +172,13 @@ class ResultWatcher:
     def check(self, tasks: Iterable[str], revoked: Iterable[str]) -> None:
         """Look for the results of dispatched steps (`run|attempt|step`), end those past their time limit, and revoke tasks."""
         found = [each for each in map(self._readable, tasks) if each]
-        results = self.read([call.task_id for call, _ in found])
+        lost = self._lost([call for call, _ in found])
+        results = self.read([call.task_id for call, _ in found])  # after it: a task may have ended before its worker
         for call, age_s in found:
             if result := results.get(call.task_id):
                 self._record(call, result, age_s)
-            elif self._is_silent(call):
+            elif why := self._why_silent(call) or lost.get(call.task_id):
                 self._take(call.task_id)
-                why = (
-                    f"it called cantata.heartbeat() last more than {call.begun.spec.heartbeat_s:g} s ago (heartbeat_s)"
-                )
                 self._record(call, TaskResult(states.FAILURE, error_type=LOST_WORKER, error=why), age_s)
                 self.revoke([call.task_id])
             elif age_s >= (limit_s := call.begun.spec.timeout_s or 0.0):
@@ -198,14 +202,33 @@ class ResultWatcher:
             "cantata_heartbeat": {"to": to, "every_s": every_s, "args": [begun.run_id, begun.step_id, begun.attempt]}
         }
 
-    def _is_silent(self, call: TaskCall) -> bool:
-        """Return whether a task that called `cantata.heartbeat()` has not called it for too long.
+    def _lost(self, calls: Sequence[TaskCall]) -> Mapping[str, str]:
+        """Return by id why a task counts as lost with its worker; never one that must be called at most once, for that may be wrong.
+
+        It may be wrong where a worker is cut off from its broker, and works on.
+        """
+        if calls:
+            self._workers.keep_asking()
+        if time.monotonic() - self._listens_since < LISTEN_S:
+            return {}  # their ends may wait in the queue
+        try:
+            lost = self._workers.lost([call.task_id for call in calls if not call.begun.spec.at_most_once])
+        except Exception as error:  # noqa: BLE001  # whatever the user's broker raises while it is away
+            outages.warn(log, "user_workers_not_asked", error)
+            return {}
+        return {
+            task_id: f"its worker {name} sends no heartbeats, and no worker that replies knows the task"
+            for task_id, name in lost.items()
+        }
+
+    def _why_silent(self, call: TaskCall) -> str:
+        """Return why a task that called `cantata.heartbeat()` counts as lost; empty if it has called it in time.
 
         A process that has not received messages itself for as long knows nothing: heartbeats may wait in the queue.
         """
         limit_s = call.begun.spec.heartbeat_s
         if limit_s is None or time.monotonic() - self._listens_since < limit_s:
-            return False
+            return ""
         try:
             silent_s = self._process.ledger.steps.silent_s(call.begun)
         except Exception as error:
@@ -214,8 +237,9 @@ class ResultWatcher:
             log_once(
                 "heartbeat_unreadable", error, item=call.task_id
             )  # one that cannot be read is in the way of no other task
-            return False
-        return silent_s is not None and silent_s > limit_s
+            return ""
+        is_silent = silent_s is not None and silent_s > limit_s
+        return f"it called cantata.heartbeat() last more than {limit_s:g} s ago (heartbeat_s)" if is_silent else ""
 
     def _readable(self, name: str) -> tuple[TaskCall, float] | None:
         """Return the same as `_dispatched`; None, too, for a step that cannot be read, so that it is in the way of no other."""
@@ -314,7 +338,9 @@ class ResultWatcher:
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
-    def _start(self, loop: Callable[[], None]) -> None:
+    def _start(
+        self, loop: Callable[[], None], retry_s: float = RETRY_S, warning: str = "task_results_unavailable"
+    ) -> None:
         """Run a loop in a thread until the watcher ends, again after it failed."""
 
         def repeat() -> None:
@@ -322,10 +348,16 @@ class ResultWatcher:
                 try:
                     loop()
                 except Exception as error:  # noqa: BLE001  # whatever the user's backend or broker raises while it is away
-                    if not self._ended.wait(RETRY_S):
-                        outages.warn(log, "task_results_unavailable", error)
+                    if not self._ended.wait(retry_s):
+                        outages.warn(log, warning, error)
 
         threading.Thread(target=repeat, name=loop.__name__.strip("_"), daemon=True).start()
+
+    def _hear_workers(self) -> None:
+        self._workers.listen(self._ended)
+
+    def _ask_workers(self) -> None:
+        self._workers.ask(self._ended)
 
     def _listen(self) -> None:
         """Record the results that a Redis backend announces."""

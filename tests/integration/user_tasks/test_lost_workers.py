@@ -1,0 +1,76 @@
+"""Tasks whose worker was killed, and which say nothing of themselves: found before their time limit, if that is certain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from cantata.client.client import Client
+from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, beside, submit, tool, url_of
+from tests.integration.user_tasks.test_faults import dispatched, reason, types
+from tests.waiting import until
+
+ASKED_S = 15.0  # within which our worker has asked theirs for the tasks that they execute, as docs/your-celery.md says
+OFTEN = ("--heartbeat-interval", "1")  # so that 15 missed heartbeats take 15 s
+FOUND_S = 90.0  # the sweep has a task looked for within half of its age, here
+
+
+@pytest.fixture(scope="module", params=["results", "no results"])
+def killed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey: Redis
+) -> Iterator[tuple[Client, Shop]]:
+    """A project of its own, with a stack beside it."""
+    folder = tmp_path_factory.mktemp("killed")
+    database = 9 if request.param == "results" else 11
+    shop = Shop(folder, url_of(valkey, database), url_of(valkey, 10) if request.param == "results" else "")
+    try:
+        with beside(shop, folder / "stack") as client:
+            yield client, shop
+    finally:
+        shop.close()
+
+
+@pytest.mark.slow("heartbeats of workers must be missed")
+def test_tasks_of_a_killed_worker_are_executed_again_if_they_are_lost_for_certain(
+    killed: tuple[Client, Shop], tmp_path: Path
+) -> None:
+    client, shop = killed
+    go = str(tmp_path / "go")
+    busy = ("-c", "5", "-Q", "celery", "--prefetch-multiplier", "2", *OFTEN)
+    prefork = shop.start_worker(*busy, name="prefork@shop")
+    solo = shop.start_worker("-P", "solo", "-Q", "shop:other queue", *OFTEN, name="solo@shop")
+
+    held = [submit(client, tool("a", "long_held", mark=f"held {each}", file=go)) for each in range(3)]
+    once = submit(client, tool("a", "long_once", mark="once", file=go))
+    late = submit(client, tool("a", "long_held_late", mark="late", file=go))
+    runs = [*held, once, late]
+    until(
+        lambda: all(shop.lines("start", mark) for mark in ("held 0", "held 1", "held 2", "once", "late")), "the tasks"
+    )
+    waiting = submit(client, tool("a", "long_held", mark="waiting", file=go))  # taken by the worker, and not begun
+    blocks = submit(client, tool("a", "long_elsewhere", mark="solo", file=go))
+    until(lambda: shop.lines("start", "solo"), "the task that keeps a worker from answering")
+    dispatched(waiting)
+    time.sleep(ASKED_S)  # the promise is about time
+
+    shop.kill_worker(prefork)
+    again = shop.start_worker(*busy, name="prefork@shop")  # as a supervisor does: the same name, another process
+
+    until(lambda: all(len(shop.lines("start", f"held {each}")) == 2 for each in range(3)), "other attempts", FOUND_S)
+    assert "its worker prefork@shop sends no heartbeats" in reason(held[0], "retry")
+    others = ("once", "late", "waiting", "solo")
+    assert [len(shop.lines("start", mark)) for mark in others] == [1, 1, 0, 1]
+    assert [types(run, "retry", "lost", "uncertain") for run in (once, late, waiting, blocks)] == [[], [], [], []]
+
+    (tmp_path / "go").touch()
+    assert [run.result(PATIENCE_S).final_output for run in held] == ["held 0", "held 1", "held 2"]
+    assert blocks.result(PATIENCE_S).final_output == "solo"
+    assert [len(shop.lines("start", mark)) for mark in others] == [1, 1, 0, 1]
+    for run in runs:
+        run.cancel()
+    for worker in (again, solo):
+        shop.kill_worker(worker)
