@@ -146,7 +146,7 @@ class Running:
         path = os.pathsep.join(
             map(str, (folder, folder / project.packages, THEIRS))
         )  # what `pip install -e .` adds to it too
-        self._environment = {
+        self.environment = {
             "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": path,
             "PYTHONHASHSEED": "0", "HEARD": str(self._heard), **variables,
         }  # fmt: skip
@@ -158,7 +158,7 @@ class Running:
         ran = subprocess.run(
             words,
             cwd=self.folder,
-            env={**self._environment, **variables},
+            env={**self.environment, **variables},
             input=reads,
             capture_output=True,
             text=True,
@@ -174,7 +174,7 @@ class Running:
         began = len(self.log())
         with self._log.open("ab") as log:
             self.worker = subprocess.Popen(
-                words, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
+                words, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
         worker = self.worker
 
@@ -208,7 +208,7 @@ class Running:
         with log.open("wb") as file:
             words = [str(self._bin / command[0]), *command[1:]]
             started = subprocess.Popen(
-                words, cwd=self.folder, env=self._environment, stdout=file, stderr=file, start_new_session=True
+                words, cwd=self.folder, env=self.environment, stdout=file, stderr=file, start_new_session=True
             )
         try:
             yield until(

@@ -125,9 +125,14 @@ def _wheel() -> Path:
     return wheel
 
 
+def uv() -> str:
+    """Return the path of uv."""
+    found = shutil.which(str(TOP / ".uv/bin/uv")) or shutil.which("uv")
+    return found or missing("uv", "`./run install` brings it")
+
+
 def _uv(*words: str) -> None:
-    uv = next((found for found in (shutil.which(str(TOP / ".uv/bin/uv")), shutil.which("uv")) if found), None)
-    run(uv or missing("uv", "`./run install` brings it"), *words)
+    run(uv(), *words)
 
 
 def run(*command: str) -> None:

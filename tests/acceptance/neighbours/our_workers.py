@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,36 +27,37 @@ class OurWorkers:
     """One `submit worker`, which can be killed in part, and is then started again as systemd would."""
 
     def __init__(self, folder: Path, redis: Redis, redis_url: str, broker: str, backend: str | None) -> None:
+        """Start them in a new folder, with an application that has nothing but addresses."""
         folder.mkdir()
         (folder / "app.py").write_text(APPLICATION.format(broker=broker, backend=backend))
-        self._folder, self._redis = folder, redis
-        self._environment = {**os.environ, "REDIS_URL": redis_url}
+        submit = [sys.executable, "-m", "cantata.surfaces.cli"]
+        self._set(folder, redis, [*submit, "worker", "--app", "app:app"], {**os.environ, "REDIS_URL": redis_url})
+
+    @classmethod
+    def of(cls, folder: Path, redis: Redis, worker: list[str], environment: Mapping[str, str]) -> OurWorkers:
+        """Start them as a line of a page says, in the folder of a project."""
+        made = cls.__new__(cls)
+        made._set(folder, redis, worker, environment)
+        return made
+
+    def _set(self, folder: Path, redis: Redis, worker: list[str], environment: Mapping[str, str]) -> None:
+        self._folder, self._redis, self._worker, self._environment = folder, redis, worker, environment
         self.start()
 
     def start(self) -> None:
         """Start them; they serve a moment later."""
-        command = [
-            sys.executable,
-            "-m",
-            "cantata.surfaces.cli",
-            "worker",
-            "--app",
-            "app:app",
-            "coordinator",
-            "agents",
-            "tools",
-        ]
-        with (self._folder / "log").open("ab") as log:
+        command = [*self._worker, "coordinator", "agents", "tools"]
+        with (self._folder / "ours.log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
 
     def wait(self) -> None:
         """Wait until they serve all queues."""
 
         def are_ready() -> bool:
-            assert self._process.poll() is None, (self._folder / "log").read_text()[-4000:]
+            assert self._process.poll() is None, (self._folder / "ours.log").read_text()[-4000:]
             return {queue for worker in self._own() for queue in worker.queues} == QUEUES
 
-        until(are_ready, f"our workers, which log to {self._folder / 'log'},")
+        until(are_ready, f"our workers, which log to {self._folder / 'ours.log'},")
 
     def kill_tasks_worker(self) -> None:
         """Kill the one that sends their tasks and waits for the results, and start all again, since the others then end."""
