@@ -28,7 +28,8 @@ class Fleet:
     def faults(self) -> list[str]:
         """Return the reasons why runs would not be executed now; none if they would."""
         redis = self._engine.ledger.redis
-        redis.ping()
+        if fault := load.write_error(redis):
+            return [fault]
         workers = registry.workers(redis)
         served = {queue for worker in workers for queue in worker.queues}
         unserved = [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from cantata.engine.dispatch.celery_app import App
-from cantata.engine.fleet import load, registry
+from cantata.engine.fleet import load, memory, registry
 from cantata.engine.isolation import are_outages, log_once
 from cantata.ledger.intervals import SWEEP_S
 from cantata.ledger.ledger import Ledger
@@ -67,7 +67,7 @@ class Sweeper(threading.Thread):
         self._pause = pause or self._ended.wait
         self._nodes: dict[str, _Node] = defaultdict(_Node)
         self._under_way: dict[str, Future[bool]] = {}
-        self._publishes_at = 0.0
+        self._publishes_at = self._samples_at = 0.0
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
@@ -108,6 +108,9 @@ class Sweeper(threading.Thread):
         if has_first and time.monotonic() >= self._publishes_at:
             self._publishes_at = time.monotonic() + CAPACITY_INTERVAL_S
             registry.publish_capacity(self._ledger.redis)
+            if time.monotonic() >= self._samples_at:
+                self._samples_at = time.monotonic() + memory.EVERY_S
+                memory.take_sample(self._ledger.redis)
 
     def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
         """Sweep the shards of a node; return whether this process swept all of them."""

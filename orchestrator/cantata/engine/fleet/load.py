@@ -15,12 +15,13 @@ from pydantic import Field
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from cantata.engine.fleet import registry
+from cantata.engine.fleet import memory, registry
 from cantata.engine.fleet.dead_letters import LETTERS_KEY
 from cantata.engine.limits.limiter import PausedModel, paused_models
 from cantata.ledger.records import owner_of
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.cluster import memory_of
+from cantata.ledger.redis.connection import RedisFailure, reason
 from cantata.ledger.redis.keys import SHARDS, key_of, run_key, shard_key
 from cantata.ledger.redis.pieces import ask_shards
 from cantata.ledger.redis.records import ask_apart
@@ -75,6 +76,11 @@ class FleetLoad:
     """Since a sweep last ended and did all its duties; None if none ever did."""
     memory_bytes: int
     memory_limit_bytes: int
+    """0 if there is none."""
+    memory_full_in_s: float | None = None
+    """Until Redis is full at the growth of the last hour; None if it does not grow, or is not known."""
+    write_error: str = ""
+    """Why Redis refuses writes; empty if it takes them. If not, workers cannot announce themselves: nothing is known of them."""
     sweep_fault: str = ""
     """Why the last sweep was not complete; empty if it was."""
     dead_letters: int = 0
@@ -125,6 +131,15 @@ def _age_s(swept_at: str | None) -> float | None:
         return None
 
 
+def write_error(redis: Redis, place: str = "") -> str:
+    """Return why a shard refuses writes; empty if none does. The writes change nothing: the keys do not exist."""
+    with redis.pipeline(transaction=False) as pipe:
+        for shard in range(SHARDS):
+            pipe.set(f"{shard_key(redis, shard)}:asked", "1", xx=True)
+        answers = pipe.execute(raise_on_error=False)
+    return next((reason(answer, place) for answer in answers if isinstance(answer, RedisFailure)), "")
+
+
 def measure(redis: Redis) -> FleetLoad:
     """Return the load of the fleet now."""
     workers = registry.workers(redis)
@@ -143,7 +158,8 @@ def measure(redis: Redis) -> FleetLoad:
     kept, finished, ready, totals, leases, asking, overdue = (
         answers[i :: len(PARTS) + 4] for i in range(len(PARTS) + 4)
     )
-    memory, events = memory_of(redis), Counter[str]()
+    used_bytes, limit_bytes = memory.used_and_limit(memory_of(redis))
+    events = Counter[str]()
     for each in totals:
         events.update({name: int(number) for name, number in each.items() if number.lstrip("-").isdigit()})
     return FleetLoad(
@@ -156,9 +172,11 @@ def measure(redis: Redis) -> FleetLoad:
         steps_ready=sum(ready),
         totals=events,
         sweep_age_s=_age_s(swept_at),
+        write_error=write_error(redis),
         sweep_fault=fault or "",
-        memory_bytes=sum(int(node["used_memory"]) for node in memory),
-        memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
+        memory_bytes=used_bytes,
+        memory_limit_bytes=limit_bytes,
+        memory_full_in_s=memory.full_in_s(memory.samples(redis), used_bytes, limit_bytes),
         dead_letters=int(dead),
         paused_models=paused_models(redis),
     )

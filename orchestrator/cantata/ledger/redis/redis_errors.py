@@ -11,6 +11,7 @@ from typing import TypeVar
 from redis.exceptions import (
     AskError,
     AuthenticationError,
+    BusyLoadingError,
     ClusterDownError,
     ClusterError,
     InvalidResponse,
@@ -52,7 +53,10 @@ class Unconfirmed(RedisConnectionError):
     """Redis made a change, but too few replicas have it yet."""
 
 
+LOADING = "{redis} is loading its data; wait"
+
 MESSAGES_BY_CLASS: dict[type[Exception], str] = {
+    BusyLoadingError: LOADING,
     MasterNotFoundError: "{redis} has no master that its Sentinels report as up ({text}); check the Sentinels",
     Unconfirmed: "{redis} made the change, but {text} (CANTATA_WAIT_REPLICAS); start replicas, or repeat with the same idempotency key",
     AuthenticationError: "{redis} refuses the user or the password; set them in REDIS_URL",
@@ -66,6 +70,7 @@ MESSAGES_BY_CLASS: dict[type[Exception], str] = {
 CLIENT_CERTIFICATE_HINT = "; if it asks for a client's certificate, name one with ?ssl_certfile= and &ssl_keyfile="
 MESSAGES_BY_CODE = {
     "OOM": FULL,
+    "LOADING": LOADING,
     "MISCONF": "Redis cannot write to its disk and refuses writes; free the disk it writes to",
     "NOREPLICAS": "{redis} has fewer replicas than its min-replicas-to-write asks for, and refuses writes; start them",
 }

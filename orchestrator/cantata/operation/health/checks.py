@@ -20,6 +20,7 @@ from cantata.values import Value
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
 HIGH, CRITICAL = 0.8, 0.95  # of the capacity of Redis, or of the daily budget
 SLOW_SERVICE_MS = 1000.0
+SOON_S = 4 * 3600.0  # a forecast that Redis is full by then needs somebody's attention
 LAG_S = 10  # a replica that is further behind loses that much if it takes over
 UNITS = ("B", "kB", "MB", "GB", "TB")
 MAX_NAMED = 3  # parked items that a line names
@@ -195,9 +196,28 @@ def check_fleet(fleet: FleetFacts | Unavailable, version: str, broker: str = "")
     """Return checks of the workers, the code they serve, the sweep, each queue, the runs, and a broker apart from Redis."""
     if isinstance(fleet, Unavailable):
         return [failing("workers", f"the workers cannot be read: {fleet.reason}")]
-    workers = [_workers(fleet.load.workers, version), *_code(fleet.load.workers)]
+    if fleet.load.write_error:
+        unknown = "unknown while Redis refuses writes: workers cannot announce themselves"
+        return [
+            degraded("workers", unknown, "see the check Redis"),
+            *_forecast(fleet),
+            *_parked(fleet),
+            *_dead_letters(fleet),
+        ]
+    workers = [*_forecast(fleet), _workers(fleet.load.workers, version), *_code(fleet.load.workers)]
     steps = [*_parked(fleet), *_dead_letters(fleet), *_refused_steps(fleet), *_paused_models(fleet)]
     return [*workers, _sweep(fleet), *_queues(fleet, broker), *steps, _runs(fleet)]
+
+
+def _forecast(fleet: FleetFacts) -> list[Check]:
+    """Return a check of when Redis is full, at the growth of the last hour; none if it does not grow."""
+    left_s = fleet.load.memory_full_in_s
+    if left_s is None:
+        return []
+    message = f"Redis is full in about {duration(left_s * 1000)}, at the growth of the last hour"
+    if left_s > SOON_S:
+        return [ok("forecast", message)]
+    return [degraded("forecast", message, "raise its maxmemory, or shorten the retention of runs")]
 
 
 def _workers(workers: Sequence[Worker], version: str) -> Check:

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
 from typing import Generic, ParamSpec, TypeVar
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
+
+from redis.exceptions import BusyLoadingError
 
 from cantata.engine import publisher
 from cantata.engine.fleet import load
@@ -25,7 +27,7 @@ from cantata.ledger import refused_steps
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.cluster import Cluster
 from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect, reason, without_password
-from cantata.ledger.redis.keys import SHARDS, key_of, shard_key
+from cantata.ledger.redis.keys import key_of
 from cantata.operation.embedded import StackStatus
 from cantata.operation.health.facts import (
     Facts,
@@ -36,6 +38,7 @@ from cantata.operation.health.facts import (
     ServiceProbe,
     Unavailable,
 )
+from cantata.text.text_format import duration
 
 TIMEOUT_S = 4.0  # for all parts together
 PROBE_TIMEOUT_S = 3.0
@@ -177,17 +180,8 @@ def read_redis(url: str) -> RedisFacts:
         redis.get(key_of(redis, load.SWEPT_KEY))
         answer_ms = (time.perf_counter() - started) * 1000
         return RedisFacts(
-            [RedisNode(name, info) for name, info in nodes.items()], answer_ms, _write_error(redis, address)
+            [RedisNode(name, info) for name, info in nodes.items()], answer_ms, load.write_error(redis, address)
         )
-
-
-def _write_error(redis: Redis, address: str) -> str:
-    """Return the reason why a shard refuses writes; empty if none does. The writes change nothing: the keys do not exist."""
-    with redis.pipeline(transaction=False) as pipe:
-        for shard in range(SHARDS):
-            pipe.set(f"{shard_key(redis, shard)}:asked", "1", xx=True)
-        answers = pipe.execute(raise_on_error=False)
-    return next((reason(answer, address) for answer in answers if isinstance(answer, RedisFailure)), "")
 
 
 def read_fleet(url: str) -> FleetFacts:
@@ -230,7 +224,18 @@ def _connected(url: str) -> Iterator[Redis]:
                 redis.connection_pool.connection_kwargs["health_check_interval"] = 0
             yield redis
     except RedisFailure as error:
-        raise UnavailableError(reason(error, without_password(url))) from error
+        raise UnavailableError(f"{reason(error, without_password(url))}{_loaded(url, error)}") from error
+
+
+def _loaded(url: str, failure: RedisFailure) -> str:
+    """Return how much of its data a Redis that is loading has loaded; empty for another failure, or if it does not tell."""
+    if not isinstance(failure, BusyLoadingError):
+        return ""
+    with suppress(RedisFailure), connect(url) as redis:
+        info = redis.info("persistence")  # answered meanwhile
+        percent, left_s = float(info["loading_loaded_perc"]), int(info["loading_eta_seconds"])
+        return f" ({percent:.0f} % loaded" + (f", about {duration(left_s * 1000)} left)" if left_s > 0 else ")")
+    return ""
 
 
 def _service(found: ServiceProbe | Unavailable, name: str, url: str) -> ServiceProbe:

@@ -104,6 +104,13 @@ FAMILIES: Sequence[Family] = (
         "1 if Redis and the broker answered; if 0, the metrics below are missing.",
         "gateway",
     ),
+    Family(
+        "cantata_redis_writable",
+        "gauge",
+        (),
+        "1 if Redis takes writes; if 0, it is full or cannot write its disk, and metrics of workers, slots and the sweep are missing.",
+        "gateway",
+    ),
     Family("cantata_runs_accepted_total", "counter", (), "Accepted runs, including forks.", "gateway"),
     Family(
         "cantata_runs_closed_total",
@@ -163,6 +170,13 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_sweep_age_seconds", "gauge", (), "Time since the last sweep ended.", "gateway"),
     Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses in total.", "gateway"),
     Family("cantata_redis_memory_limit_bytes", "gauge", (), "maxmemory of Redis; 0 if it is not set.", "gateway"),
+    Family(
+        "cantata_redis_memory_full_seconds",
+        "gauge",
+        (),
+        "Time until Redis is full, at the growth of the last hour; missing if it does not grow.",
+        "gateway",
+    ),
     Family(
         "cantata_redis_memory_own_estimate_bytes",
         "gauge",

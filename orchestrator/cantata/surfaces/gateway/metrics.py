@@ -55,6 +55,10 @@ class LoadReport(Value):
 class FleetReport(LoadReport):
     """The workers and the load of each queue."""
 
+    write_error: str = Field(
+        default="",
+        description="why Redis refuses writes; empty if it takes them. If not, workers cannot announce themselves: `workers` says nothing",
+    )
     workers: list[Worker] = Field(description="the worker processes that were alive within the last seconds")
     paused_models: list[PausedModel] = Field(
         description="models that nobody calls for a while, since their providers asked for that"
@@ -144,7 +148,7 @@ class _FleetCollector(Collector):
         except UnavailableError as error:
             log.warning("fleet_unreadable", error=str(error))
             return [_single("cantata_redis_up", 0)]
-        return [*_fleet_metrics(standing, own_bytes), *_queue_metrics(queues)]
+        return [*_fleet_metrics(standing, own_bytes), *_queue_metrics(queues, knows_workers=not standing.write_error)]
 
     def describe(self) -> Iterable[Metric]:
         return []  # so that registration does not read Redis
@@ -168,6 +172,7 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
     )
     values = {
         "cantata_redis_up": 1,
+        "cantata_redis_writable": 0 if standing.write_error else 1,
         "cantata_code_modules_mixed": len(find_mixed(entry for worker in standing.workers for entry in worker.code)),
         "cantata_runs_accepted_total": standing.totals.get("accepted", 0),
         "cantata_runs_open": standing.runs_open,
@@ -177,17 +182,18 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
         "cantata_steps_ready": standing.steps_ready,
         "cantata_leases_lost_total": standing.totals.get("lost", 0),
         "cantata_steps_recovered_total": standing.totals.get("recovered", 0),
-        "cantata_sweep_age_seconds": standing.sweep_age_s,
+        "cantata_sweep_age_seconds": None if standing.write_error else standing.sweep_age_s,
         "cantata_dead_letters": standing.dead_letters,
         "cantata_redis_memory_bytes": standing.memory_bytes,
         "cantata_redis_memory_limit_bytes": standing.memory_limit_bytes,
+        "cantata_redis_memory_full_seconds": standing.memory_full_in_s,
         "cantata_redis_memory_own_estimate_bytes": own_bytes,
     }
     yield from (_single(name, value) for name, value in values.items() if value is not None)
 
 
-def _queue_metrics(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
-    for part in ("ready", "leased", "slots", "workers"):
+def _queue_metrics(queues: Mapping[str, QueueLoad], *, knows_workers: bool) -> Iterator[Metric]:
+    for part in ("ready", "leased", *(("slots", "workers") if knows_workers else ())):
         yield _labelled(f"cantata_queue_{part}", {queue: getattr(each, part) for queue, each in queues.items()})
     yield _labelled(
         "cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()}
@@ -248,4 +254,9 @@ async def list_workers(request: Request, caller: CallerGrant) -> FleetReport:
     """Return the workers, and the load of each queue."""
     caller.require_fleet()
     standing, queues, _ = await request.app.state.service.call(_monitor(request).measure)
-    return FleetReport(queues=queues, workers=[*standing.workers], paused_models=[*standing.paused_models])
+    return FleetReport(
+        queues=queues,
+        write_error=standing.write_error,
+        workers=[*standing.workers],
+        paused_models=[*standing.paused_models],
+    )

@@ -9,7 +9,7 @@ import { isInFlower, urls } from "../settings.js";
 import { syncClock, useNow } from "../ticking.js";
 import { Icon, State } from "./icons.js";
 import { messageOf } from "./row.js";
-import { PausedModels, Queues } from "./workers.js";
+import { PausedModels, Queues, Refused } from "./workers.js";
 
 const SHOWN = 5;
 const DAYS = 7;
@@ -37,6 +37,7 @@ export function HomePage() {
   return html`<main id="main" class="list-page home" tabindex="-1">
     <h1>Home</h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+    ${fleet.found && html`<${Refused} fleet=${fleet.found} />`}
     <ul class="tiles" aria-label="Runs by status">${tile(open, ["running"])}${tile(open, ["accepted"])}${tile(open, ["waiting"])}
       ${tile(day, FAILED, DAY)}${tile(day, ["succeeded"], DAY)}</ul>
     <div class="home-parts">
@@ -49,7 +50,7 @@ export function HomePage() {
         <span class="muted">${age(now - item.since)}</span></li>`)}<//>
       ${costs.found && html`<section class="card" aria-labelledby="costs"><h2 id="costs">Cost by day (UTC)</h2><${Costs} costs=${costs.found.costs} /></section>`}
       ${fleet.found && html`<section class="card wide" aria-labelledby="queues"><div class="part-head"><h2 id="queues">Queues</h2>
-        <a href=${`${urls.base}/workers`}>${plural(fleet.found.workers.length, "worker")}</a></div><${Queues} queues=${fleet.found.queues} />
+        <a href=${`${urls.base}/workers`}>${fleet.found.write_error ? "Workers: unknown" : plural(fleet.found.workers.length, "worker")}</a></div><${Queues} fleet=${fleet.found} />
       <${PausedModels} models=${fleet.found.paused_models} now=${now} /></section>`}
     </div>
   </main>`;

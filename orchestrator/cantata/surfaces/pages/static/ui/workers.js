@@ -17,12 +17,13 @@ export function WorkersPage() {
   return html`<main id="main" class="list-page" tabindex="-1">
     <h1>Workers and queues</h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
-    ${found && html`<h2>Queues</h2><${Queues} queues=${found.queues} />
+    ${found && html`<${Refused} fleet=${found} /><h2>Queues</h2><${Queues} fleet=${found} />
       <${PausedModels} models=${found.paused_models} now=${now} />
       <h2>Workers</h2>
-      ${!found.workers.length && html`<div class="empty"><p>No worker is running, so runs wait.</p>
+      ${!found.workers.length && !found.write_error && html`<div class="empty"><p>No worker is running, so runs wait.</p>
         <p class="muted">Start one: <code>submit worker coordinator agents tools</code></p></div>`}
-      ${found.workers.length > 0 && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of workers"><table class="data">
+      ${found.write_error && html`<p class="muted">Unknown while Redis refuses writes: workers cannot announce themselves.</p>`}
+      ${found.workers.length > 0 && !found.write_error && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of workers"><table class="data">
         <thead><tr><th scope="col">Worker</th><th scope="col">Queues</th><th scope="col" class="num">Slots</th><th scope="col">Host</th>
           <th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="num">Up for</th></tr></thead>
         <tbody>${found.workers.map((worker) => html`<tr key=${worker.name}>
@@ -45,13 +46,19 @@ export function PausedModels({ models, now }) {
       <td>${clip(each.message, 300)}</td></tr>`)}</tbody></table></div>`;
 }
 
+/** Why Redis refuses writes; nothing if it takes them. */
+export function Refused({ fleet }) {
+  return fleet.write_error && html`<p class="fault" role="alert">Redis refuses writes, so runs wait: ${clip(fleet.write_error, 300)}</p>`;
+}
+
 /** The table of queues, as `/workers` has them. */
-export function Queues({ queues }) {
+export function Queues({ fleet }) {
+  const workers = (load) => (fleet.write_error ? "unknown" : load.workers ? count(load.workers) : "none");
   return html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of queues"><table class="data">
     <thead><tr><th scope="col">Queue</th><th scope="col" class="num">Waiting</th><th scope="col" class="num">Oldest</th>
       <th scope="col" class="num">Slots in use</th><th scope="col" class="num">Workers</th></tr></thead>
-    <tbody>${Object.entries(queues).map(([name, load]) => html`<tr key=${name}><th scope="row"><bdi>${clip(name, 60)}</bdi></th>
+    <tbody>${Object.entries(fleet.queues).map(([name, load]) => html`<tr key=${name}><th scope="row"><bdi>${clip(name, 60)}</bdi></th>
       <td class="num">${count(load.ready)}</td><td class="num">${duration(load.oldest_wait_s)}</td>
-      <td class="num">${count(load.leased)} of ${count(load.slots)}</td>
-      <td class="num ${load.workers ? "" : "fault"}">${load.workers ? count(load.workers) : "none"}</td></tr>`)}</tbody></table></div>`;
+      <td class="num">${count(load.leased)} of ${fleet.write_error ? "unknown" : count(load.slots)}</td>
+      <td class="num ${load.workers || fleet.write_error ? "" : "fault"}">${workers(load)}</td></tr>`)}</tbody></table></div>`;
 }
