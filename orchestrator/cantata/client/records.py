@@ -2,6 +2,7 @@
 
 from cantata.engine.fleet.code_versions import describe_mixed, find_mixed
 from cantata.engine.fleet.load import USUAL_QUEUES, FleetLoad, QueueLoad
+from cantata.engine.fleet.lost_workers import LostWorker
 from cantata.engine.fleet.registry import CLOCK_OFF_S, Worker
 from cantata.engine.limits.daily_costs import MAX_DAYS, DayCost
 from cantata.engine.limits.limiter import PausedModel
@@ -50,6 +51,7 @@ __all__ = [
     "Batches",
     "DayCost",
     "FleetLoad",
+    "LostWorker",
     "MemoryStore",
     "ParkedItem",
     "PausedModel",

@@ -13,11 +13,12 @@ import structlog
 
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.fleet import load, memory, registry
+from cantata.engine.fleet.lost_workers import lost_workers
 from cantata.engine.isolation import are_outages, log_once
 from cantata.ledger.intervals import SWEEP_S
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import owner_of
-from cantata.ledger.redis import outages
+from cantata.ledger.redis import clock, outages
 from cantata.ledger.redis.keys import shard_key
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ RENEWAL_GRACE_S = (
 )
 SILENT_S = 1.5  # longer than a renewal: an owner that has renewed no lease for so long, and has no connection, is dead
 CAPACITY_INTERVAL_S = 1.0  # between publications of the fleet's capacity
+LOST_WORKERS_S = 10.0  # between two looks for workers that were lost
 
 
 class Sweeper(threading.Thread):
@@ -67,7 +69,8 @@ class Sweeper(threading.Thread):
         self._pause = pause or self._ended.wait
         self._nodes: dict[str, _Node] = defaultdict(_Node)
         self._under_way: dict[str, Future[bool]] = {}
-        self._publishes_at = self._samples_at = 0.0
+        self._publishes_at = self._samples_at = self._looks_at = 0.0
+        self._lost: frozenset[tuple[str, float]] = frozenset()
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
@@ -111,6 +114,17 @@ class Sweeper(threading.Thread):
             if time.monotonic() >= self._samples_at:
                 self._samples_at = time.monotonic() + memory.EVERY_S
                 memory.take_sample(self._ledger.redis)
+            if time.monotonic() >= self._looks_at:
+                self._looks_at = time.monotonic() + LOST_WORKERS_S
+                self._tell_lost_workers()
+
+    def _tell_lost_workers(self) -> None:
+        """Log workers that were lost since the last look."""
+        lost = lost_workers(self._ledger.redis)
+        for each in lost:
+            if (each.name, each.seen_at) not in self._lost and clock.now() - each.seen_at < 3 * LOST_WORKERS_S:
+                log.warning("worker_lost", name=each.name, queues=each.queues, host=each.host, steps=each.steps)
+        self._lost = frozenset((each.name, each.seen_at) for each in lost)
 
     def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
         """Sweep the shards of a node; return whether this process swept all of them."""

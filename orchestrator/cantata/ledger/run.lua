@@ -7,6 +7,7 @@
 --   S:due       zset  timer|run|step -> when it fires (retry, wait, deadline, lives until it fires or its run ends
 --                     join, remind, escalate, permit: check a step that waits for a rate limit)
 --   S:asking    zset  run|step of a step that waits for a person -> since when (ms)   lives until the wait ends or its run ends
+--   S:lost_steps list time|worker|run|step of steps that lost their worker, the last 100   expires 10 minutes after the last
 --   S:left      list  run|step of steps that no longer wait for a rate limit   entries go with the next sweep
 --   S:tasks     zset  run|attempt|step of a dispatched step -> when to look    lives until the outcome is recorded or the run ends
 --                     for the result of its task

@@ -10,6 +10,7 @@
 -- faults: duty, item, error, tries, ... of each item that failed: at the third time it was parked; is_busy: 1 if there is more to do now.
 local resend_ms, most, version = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local recovered, sends, overdue, lost, fired, waiting, tasks = {}, {}, {}, 0, 0, {}, {}
+local MAX_LOST_STEPS, LOST_STEPS_MS = 100, 600000 -- that are kept to tell what a lost worker had
 local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again
 local MAX_PENDING = 50 -- times of a schedule that one look may start
 local MIN_TASK_CHECK_MS, MAX_TASK_CHECK_MS = 4000, 60000 -- until the result of a task is looked for again
@@ -91,6 +92,9 @@ each_due('leases', ':leases', function(member)
     s.crashes = s.crashes + 1
     if will_be_refused(s) then announce(s) end
     event('lost', step, s.attempt, owner)
+    redis.call('LPUSH', S .. ':lost_steps', now .. '|' .. worker_of(owner) .. '|' .. run .. '|' .. step)
+    redis.call('LTRIM', S .. ':lost_steps', 0, MAX_LOST_STEPS - 1)
+    redis.call('PEXPIRE', S .. ':lost_steps', LOST_STEPS_MS)
     table.insert(losses, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
     info = with_members(info, {lost = cjson.encode(losses), refused = false})
     local most_attempts = tonumber(meta('max_attempts'))

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from cantata.engine.fleet import memory, registry
 from cantata.engine.fleet.dead_letters import LETTERS_KEY
+from cantata.engine.fleet.lost_workers import LostWorker, lost_workers
 from cantata.engine.limits.limiter import PausedModel, paused_models
 from cantata.ledger.records import owner_of
 from cantata.ledger.redis import clock
@@ -65,6 +66,7 @@ class FleetLoad:
     """The load of the fleet, without what waits in the broker."""
 
     workers: Sequence[registry.Worker]
+    """Those that are alive."""
     leased: Mapping[str, int]
     runs_open: int
     runs_kept: int
@@ -83,6 +85,8 @@ class FleetLoad:
     """Why Redis refuses writes; empty if it takes them. If not, workers cannot announce themselves: nothing is known of them."""
     sweep_fault: str = ""
     """Why the last sweep was not complete; empty if it was."""
+    lost_workers: Sequence[LostWorker] = ()
+    """Those that vanished or froze within the last ten minutes; none while Redis refuses writes."""
     dead_letters: int = 0
     """Messages in our queues that were not steps, and are kept."""
     runs_waiting: int = 0
@@ -162,6 +166,7 @@ def measure(redis: Redis) -> FleetLoad:
     events = Counter[str]()
     for each in totals:
         events.update({name: int(number) for name, number in each.items() if number.lstrip("-").isdigit()})
+    refusal = write_error(redis)
     return FleetLoad(
         workers=workers,
         leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
@@ -172,7 +177,8 @@ def measure(redis: Redis) -> FleetLoad:
         steps_ready=sum(ready),
         totals=events,
         sweep_age_s=_age_s(swept_at),
-        write_error=write_error(redis),
+        write_error=refusal,
+        lost_workers=() if refusal else lost_workers(redis),
         sweep_fault=fault or "",
         memory_bytes=used_bytes,
         memory_limit_bytes=limit_bytes,

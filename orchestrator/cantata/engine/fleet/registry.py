@@ -26,9 +26,10 @@ from cantata.values import Unreadable, Value, stored
 
 CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
 WORKERS_KEY = (
-    "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
+    "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing, and is kept for KEPT_S
 )
 STALE_S = 5.0
+KEPT_S = 600.0  # of a worker that did not say that it ends: for so long it is shown as lost
 SETTLED_S = 5  # after a restart or a failover of Redis, clients need a moment to reconnect
 MAX_CODE = 50  # modules of user code that a worker announces
 CLOCK_OFF_S = 5.0  # a clock that is further off causes a warning; nothing here depends on it
@@ -108,16 +109,28 @@ def retire(redis: Redis, name: str) -> None:
 
 def workers(redis: Redis) -> list[Worker]:
     """Return the workers that were alive within the last STALE_S. One that cannot be read serves no queue, as far as this process knows."""
-    now = clock.synchronize(redis)
-    entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
-    known = [
-        _worker(name, text, now, remove=f"HDEL {key_of(redis, WORKERS_KEY)} {name}") for name, text in entries.items()
-    ]
-    stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
-    if stale:
-        with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
-            redis.hdel(key_of(redis, WORKERS_KEY), *stale)
+    now, known = entries(redis)
     return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
+
+
+def entries(redis: Redis) -> tuple[float, list[Worker]]:
+    """Return Redis's time, and all entries of the last KEPT_S: also those of workers that gave no sign of life since."""
+    now = clock.synchronize(redis)
+    texts = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
+    known = [
+        _worker(name, text, now, remove=f"HDEL {key_of(redis, WORKERS_KEY)} {name}") for name, text in texts.items()
+    ]
+    old = [worker.name for worker in known if worker.seen_at < now - KEPT_S]
+    if old:
+        with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
+            redis.hdel(key_of(redis, WORKERS_KEY), *old)
+    return now, [worker for worker in known if worker.seen_at >= now - KEPT_S]
+
+
+def is_settled(redis: Redis) -> bool:
+    """Return whether Redis has been up for long enough that every worker that lives has announced itself since."""
+    infos = redis.each_node("INFO", "server").values() if isinstance(redis, Cluster) else [redis.info("server")]
+    return all(int(info["uptime_in_seconds"]) > 2 * SETTLED_S + MAX_INTERVAL_S for info in infos)
 
 
 def _worker(name: str, text: str, now: float, *, remove: str) -> Worker:

@@ -205,6 +205,7 @@ def check_fleet(fleet: FleetFacts | Unavailable, version: str, broker: str = "")
             *_dead_letters(fleet),
         ]
     workers = [*_forecast(fleet), _workers(fleet.load.workers, version), *_code(fleet.load.workers)]
+    workers += _lost_workers(fleet)
     steps = [*_parked(fleet), *_dead_letters(fleet), *_refused_steps(fleet), *_paused_models(fleet)]
     return [*workers, _sweep(fleet), *_queues(fleet, broker), *steps, _runs(fleet)]
 
@@ -254,6 +255,20 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
     if release(version) < release(newest):
         return degraded("workers", f"{message}; this command has the older version {version}", "upgrade this machine")
     return ok("workers", message)
+
+
+def _lost_workers(fleet: FleetFacts) -> list[Check]:
+    """Return a check of each queue's lost workers; none if none was lost."""
+    lost = fleet.load.lost_workers
+    if not lost:
+        return []
+    lines = []
+    for worker in lost[:MAX_NAMED]:
+        had = f"; it had {_enumerate(worker.steps)}, which others execute again" if worker.steps else ""
+        lines.append(f"{worker.name} ({', '.join(worker.queues)}), last seen {utc(worker.seen_at)}{had}")
+    more = f"; and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
+    message = f"{len(lost)} ended without a shutdown, or are frozen: {'; '.join(lines)}{more}"
+    return [degraded("lost workers", message, "look for the cause in its log and its machine's, and start another")]
 
 
 def _code(workers: Sequence[Worker]) -> list[Check]:

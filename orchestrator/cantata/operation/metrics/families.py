@@ -163,6 +163,13 @@ FAMILIES: Sequence[Family] = (
         "Age of the oldest waiting message; 0 if there is none.",
         "gateway",
     ),
+    Family(
+        "cantata_workers_lost",
+        "gauge",
+        (),
+        "Workers that vanished without a shutdown or froze, for ten minutes; missing while Redis refuses writes.",
+        "gateway",
+    ),
     Family("cantata_dead_letters", "gauge", (), "Stored messages from the queues that were not steps.", "gateway"),
     Family(
         "cantata_model_paused_seconds", "gauge", ("model",), "Time until a paused model is called again.", "gateway"

@@ -20,7 +20,17 @@ from pydantic import Field, StringConstraints
 from cantata import __version__
 from cantata.client.client import Client
 from cantata.client.failures import RedisFailure, reason
-from cantata.client.records import USUAL_QUEUES, BatchState, FleetLoad, PausedModel, QueueLoad, Worker, find_mixed, now
+from cantata.client.records import (
+    USUAL_QUEUES,
+    BatchState,
+    FleetLoad,
+    LostWorker,
+    PausedModel,
+    QueueLoad,
+    Worker,
+    find_mixed,
+    now,
+)
 from cantata.errors import UnavailableError
 from cantata.flows.definitions import Definitions
 from cantata.flows.wire import RUN_OVER
@@ -60,6 +70,9 @@ class FleetReport(LoadReport):
         description="why Redis refuses writes; empty if it takes them. If not, workers cannot announce themselves: `workers` says nothing",
     )
     workers: list[Worker] = Field(description="the worker processes that were alive within the last seconds")
+    lost_workers: list[LostWorker] = Field(
+        description="workers that vanished without a shutdown or are frozen, for ten minutes, each with the steps that it had"
+    )
     paused_models: list[PausedModel] = Field(
         description="models that nobody calls for a while, since their providers asked for that"
     )
@@ -183,6 +196,7 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
         "cantata_leases_lost_total": standing.totals.get("lost", 0),
         "cantata_steps_recovered_total": standing.totals.get("recovered", 0),
         "cantata_sweep_age_seconds": None if standing.write_error else standing.sweep_age_s,
+        "cantata_workers_lost": None if standing.write_error else len(standing.lost_workers),
         "cantata_dead_letters": standing.dead_letters,
         "cantata_redis_memory_bytes": standing.memory_bytes,
         "cantata_redis_memory_limit_bytes": standing.memory_limit_bytes,
@@ -258,5 +272,6 @@ async def list_workers(request: Request, caller: CallerGrant) -> FleetReport:
         queues=queues,
         write_error=standing.write_error,
         workers=[*standing.workers],
+        lost_workers=[*standing.lost_workers],
         paused_models=[*standing.paused_models],
     )

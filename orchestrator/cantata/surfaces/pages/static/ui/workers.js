@@ -2,7 +2,9 @@
 
 import { html, useEffect } from "../vendor/htm-preact.js";
 import { clip, count, duration } from "../core/format.js";
+import { runAddress } from "../core/route.js";
 import { usePolled } from "../polling.js";
+import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 
 const CLOCK_OFF_S = 5; // as `submit status` reports it
@@ -22,6 +24,7 @@ export function WorkersPage() {
       <h2>Workers</h2>
       ${!found.workers.length && !found.write_error && html`<div class="empty"><p>No worker is running, so runs wait.</p>
         <p class="muted">Start one: <code>submit worker coordinator agents tools</code></p></div>`}
+      <${LostWorkers} workers=${found.lost_workers} now=${now} />
       ${found.write_error && html`<p class="muted">Unknown while Redis refuses writes: workers cannot announce themselves.</p>`}
       ${found.workers.length > 0 && !found.write_error && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of workers"><table class="data">
         <thead><tr><th scope="col">Worker</th><th scope="col">Queues</th><th scope="col" class="num">Slots</th><th scope="col">Host</th>
@@ -34,6 +37,17 @@ export function WorkersPage() {
           <td>${clip(worker.version, 40)}</td><td title=${worker.code.join("\n")}>${clip(worker.code.join(", ") || "–", 60)}</td>
           <td class="num">${duration(now - worker.started_at)}</td></tr>`)}</tbody></table></div>`}`}
   </main>`;
+}
+
+/** The workers that vanished or froze, with the steps that they had; nothing if there are none. */
+export function LostWorkers({ workers, now }) {
+  return workers.length > 0 && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of lost workers">
+    <table class="data"><thead><tr><th scope="col">Lost in the last ten minutes</th><th scope="col">Queues</th><th scope="col">Host</th>
+      <th scope="col" class="num">Last seen</th><th scope="col">Steps that it had</th></tr></thead>
+    <tbody>${workers.map((each) => html`<tr key=${each.name}><th scope="row" class="fault"><bdi>${clip(each.name, 80)}</bdi></th>
+      <td>${clip(each.queues.join(", "), 80)}</td><td><bdi>${clip(each.host, 60)}</bdi>, process ${each.pid}</td>
+      <td class="num">${duration(Math.max(0, now - each.seen_at))} ago</td><td>${each.steps.length ? each.steps.map((step) => html`<span class="row-more">
+        <a href=${runAddress(urls.base, step.split(" ")[0])}>${clip(step, 80)}</a></span>`) : "–"}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** The models that nobody calls for a while, with their providers' words; nothing if there are none. */
