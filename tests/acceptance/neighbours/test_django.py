@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 
-from tests.acceptance.neighbours.behaviour import DJANGO, Behaviour
+from tests.acceptance.neighbours.behaviour import Behaviour
 from tests.acceptance.neighbours.conftest import Record
 from tests.acceptance.neighbours.environments import environment, environment_with_cantata
+from tests.acceptance.neighbours.projects import DJANGO
 
 pytestmark = [
     pytest.mark.thorough("no other test runs an application that somebody else wrote"),

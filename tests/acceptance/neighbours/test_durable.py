@@ -14,12 +14,13 @@ from celery import Celery
 
 from cantata import ChainRun, Client
 from cantata.ledger.redis.connection import connect
-from tests.acceptance.neighbours.behaviour import DJANGO, FLASK, Running
+from tests.acceptance.neighbours.behaviour import Running
 from tests.acceptance.neighbours.brokers import RabbitMQ
 from tests.acceptance.neighbours.conftest import Start
 from tests.acceptance.neighbours.environments import environment, environment_with_cantata
 from tests.acceptance.neighbours.our_workers import OurWorkers
 from tests.acceptance.neighbours.test_flask import OLD
+from tests.acceptance.neighbours.projects import DJANGO, FLASK
 from tests.integration.redis.servers import Server, until
 
 pytestmark = [

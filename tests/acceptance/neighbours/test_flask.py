@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.neighbours.behaviour import FLASK, Behaviour
+from tests.acceptance.neighbours.behaviour import Behaviour
 from tests.acceptance.neighbours.conftest import Record
 from tests.acceptance.neighbours.environments import HERE, environment, environment_with_cantata, project
+from tests.acceptance.neighbours.projects import FLASK
 
 pytestmark = [
     pytest.mark.thorough("no other test runs an application that somebody else wrote"),
