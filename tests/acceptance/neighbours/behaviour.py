@@ -32,6 +32,7 @@ MASKS = [
         r"\d+\.\d+(e-\d+)?s\b": "DURATION",
         r"ForkPoolWorker-\d+": "PROCESS",
         r"gen\d+@": "gen@",
+        r" +┃": " ┃",  # the right edge of a frame, which is as far as its longest line
         r"'delivery_tag': \d+": "NUMBER",
         r"Message-ID: <.*>|Date: .*|=+\d+==": "OF ONE MAIL",
     }.items()
@@ -59,14 +60,21 @@ class Behaviour:
     more: Mapping[str, Any]
     """What the project's own means show: rows of its database, replies of its server."""
 
-    def without_tasks(self, prefix: str) -> Behaviour:
-        """Return the same without the tasks and modules that `prefix` begins the names of, and without what was heard of them."""
+    def without_ours(self, project: Project, prefix: str = "cantata.") -> Behaviour:
+        """Return the same without the tasks and modules that `prefix` begins the names of, and without what was heard of them.
+
+        What is known of a project to be otherwise with Cantata is as it is without.
+        """
         text = json.dumps({name: getattr(self, name) for name in ("alone", "worker", "ready")})
+        for new, old in project.differs.items():
+            assert new in text
+            text = text.replace(new, old)
         pruned = _without(json.loads(text), prefix)
         heard = {
             name: Counter({line: n for line, n in getattr(self, name).items() if prefix not in line})
             for name in ("signals", "log")
         }
+        heard["log"] -= Counter(project.remarks)
         return Behaviour(
             **{**vars(self), **pruned, **heard, "others": [event for event in self.others if prefix not in event]}
         )
@@ -169,7 +177,7 @@ class Running:
         return self._log.read_text() if self._log.exists() else ""
 
     @contextmanager
-    def server(self) -> Iterator[str]:
+    def server(self, **variables: str) -> Iterator[str]:
         """Start the project's web server, and answer its address, which it prints."""
         log = self.folder / "server.log"
         with log.open("wb") as file:
@@ -177,7 +185,12 @@ class Running:
             command = [word.format(port=port) for word in self.project.server]
             words = [str(self._bin / command[0]), *command[1:]]
             started = subprocess.Popen(
-                words, cwd=self.folder, env=self._environment, stdout=file, stderr=file, start_new_session=True
+                words,
+                cwd=self.folder,
+                env={**self._environment, **variables},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
         try:
             yield until(lambda: self._address(started, log), f"the server of {self.project.name!r}")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from cantata import Client
+from cantata.ledger.redis.connection import connect
 from tests.acceptance.neighbours.behaviour import Behaviour, Running
 from tests.acceptance.neighbours.brokers import RabbitMQ
 from tests.acceptance.neighbours.environments import project as copy_project
+from tests.acceptance.neighbours.our_workers import Beside, Ours, OurWorkers, url_of
 from tests.acceptance.neighbours.projects import FLASK, Project
 from tests.integration.redis.servers import Server, running
 
@@ -69,9 +73,7 @@ def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterat
         else:
             redis.redis.flushall()
             broker_url = url
-        copied = copy_project(
-            project.sdist, project.path, folder / f"{project.name}{len(list(folder.iterdir()))}"
-        )
+        copied = copy_project(project.sdist, project.path, folder / f"{project.name}{len(list(folder.iterdir()))}")
         for name, added in ((project.celery_file, lines), (project.view_file, project.view if lines else "")):
             if added:
                 with (copied / name).open("a") as file:
@@ -100,3 +102,24 @@ def record(start: Start) -> Record:
         return copied.behaviour()
 
     return recorded
+
+
+@pytest.fixture
+def beside(redis: Server, broker: str, request: pytest.FixtureRequest, tmp_path: Path) -> Beside:
+    """Starts our workers with the project's broker."""
+
+    @contextmanager
+    def started(backend: str | None, config: Path) -> Iterator[Ours]:
+        url = url_of(redis)
+        server: RabbitMQ | None = request.getfixturevalue("rabbitmq") if broker == "rabbitmq" else None
+        broker_url = server.url if server else url
+        with ExitStack() as opened:
+            connected = connect(url)
+            opened.callback(connected.close)
+            workers = OurWorkers(tmp_path / "ours", connected, url, broker_url, backend)
+            opened.callback(workers.stop)
+            yield Ours(
+                workers, opened.enter_context(Client(url, broker_url=broker_url, config=config)), server or redis
+            )
+
+    return started

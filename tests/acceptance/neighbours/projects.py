@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,8 +44,10 @@ class Project:
     view: str = ""
     chain: str = "sums"
     inputs: Mapping[str, Any] = field(default_factory=lambda: {"x": 1, "y": 1})
-    settings: str = ""
-    """What our workers must know of its application, beside its addresses: arguments of `Celery`."""
+    remarks: Mapping[str, int] = field(default_factory=dict)
+    """Lines that its worker writes of our task without its name, and how often."""
+    differs: Mapping[str, str] = field(default_factory=dict)
+    """Values of its process that are others where Cantata is, with what they are without."""
 
     @property
     def installed(self) -> str:
@@ -131,7 +132,6 @@ def send_letters():
 """,
     chain="letters",
     inputs={"letter": {"recipients": ["ada@localhost"], "subject": "Your loan", "body": "It is due."}},
-    settings='result_accept_content=["json", "msgpack"]',
 )
 GIRDER = Project(
     name="girder",
@@ -148,6 +148,17 @@ GIRDER = Project(
     more={"C_FORCE_ROOT": "1"},  # it takes messages in pickle too, which Celery refuses to root
     chain="numbers",
     inputs={"n": 5},
+    # Its handlers hear of each task, and of each message that is sent within one: of ours too, which submits a run.
+    remarks={
+        f"[TIME: WARNING/PROCESS] {begin}{line}": 1
+        for begin in ("", "[TIME] WARNING: ")
+        for line in (
+            "No jobInfoSpec. Setting job_manager to None.",
+            "Girder job not created: Parent task's request does not contain girder_api_url",
+            "Could not get girder_api_url from parent task: Parent task's request does not contain girder_api_url",
+            "Could not get token from parent task: Parent task's request does not contain girder_client_token",
+        )
+    },
 )
 PRETALX = Project(
     name="pretalx",
@@ -181,4 +192,13 @@ urlpatterns.insert(0, path("letters", send_letters))
 """,
     chain="letters",
     inputs={"to": ["ada@localhost"], "event": 404},
+    # In development it logs the signature of each task.
+    remarks={
+        "DEBUG TIME celery.utils.functional functional ": 1,
+        "def submit(task, text=0, **chain_input):": 1,
+        "    return 1": 1,
+        "": 1,
+    },
+    # In development it shows its errors with rich if that is there, as it is beside Cantata.
+    differs={"rich.traceback.install.<locals>.excepthook": "sys.excepthook"},
 )

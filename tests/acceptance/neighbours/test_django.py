@@ -109,4 +109,4 @@ def test_installing_cantata_changes_nothing_of_it(alone: Alone, record: Record, 
     installed = record(DJANGO, environment_with_cantata("django-cantata.lock"), broker, DJANGO.installed)
 
     assert "cantata.sums" in installed.ready["tasks"]
-    assert installed.without_tasks("cantata.") == alone(broker)
+    assert installed.without_ours(DJANGO) == alone(broker)

@@ -88,4 +88,4 @@ def test_installing_cantata_changes_nothing_of_it(alone: Alone, record: Record, 
     installed = record(FLASK, environment_with_cantata("flask-next-cantata.lock"), broker, FLASK.installed)
 
     assert "cantata.sums" in installed.ready["tasks"]
-    assert installed.without_tasks("cantata.") == alone("flask-next.lock", broker)
+    assert installed.without_ours(FLASK) == alone("flask-next.lock", broker)
