@@ -104,7 +104,7 @@ def submitted(theirs: Running) -> Iterator[str]:
         pytest.param("django", "rabbitmq", marks=pytest.mark.whole),
         ("invenio", "redis"),
         ("girder", "rabbitmq"),
-        ("pretalx", "redis"),
+        pytest.param("pretalx", "redis", marks=pytest.mark.whole),
     ],
 )
 def test_a_run_that_they_submitted_goes_on_where_it_was(

@@ -13,7 +13,8 @@ from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
-from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu import serialization
+from kombu.exceptions import ContentDisallowed, DecodeError, SerializerNotInstalled
 
 from cantata.engine.dispatch import user_app
 from cantata.errors import ConfigError, StepError
@@ -69,7 +70,11 @@ class TaskResult:
                 code="unknown_task",
             )
         if self.error_type == UNREADABLE:  # not retryable: the task has ended
-            raise StepError(f"the result of task {task} cannot be read: {self.error}", code=UNREADABLE)
+            raise StepError(
+                f"the result of task {task} cannot be read: {self.error}; "
+                "our worker's application needs the result_serializer and result_accept_content of yours",
+                code=UNREADABLE,
+            )
         code = WORKER_LOST if self.error_type == LOST_WORKER else "tool_error"
         raise StepError(
             f"task {task} raised {self.error_type}: {self.error}",
@@ -108,10 +113,20 @@ def check(app: Celery) -> None:
         raise ConfigError(
             f"{app.main!r} has task_always_eager: its tasks run where they are called and no worker gets them; unset it for these workers"
         )
-    if has_results(app) and app.conf.result_serializer == "pickle":
+    if not has_results(app):
+        return
+    serializer = app.conf.result_serializer
+    if serializer == "pickle":
         raise ConfigError(
             f"{app.main!r} stores results with pickle, which may execute code when it is read; set result_serializer to 'json'"
         )
+    try:
+        serialization.dumps(None, serializer)
+    except SerializerNotInstalled as error:
+        raise ConfigError(
+            f"{app.main!r} stores results with {serializer!r}, which cannot be read here: {error}; "
+            "or name an application without a result backend, whose tasks report their ends"
+        ) from error
 
 
 def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
