@@ -25,7 +25,6 @@ pytestmark = [
     ),
     pytest.mark.slow("workers of others and of ours are killed and started again, and their broker"),
 ]
-BROKERS = pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.whole)])
 PATIENCE_S = 60.0
 
 CALL = """
@@ -40,7 +39,7 @@ class Case:
 
     project: Project
     after: str
-    """The step after it, which our killed worker had sent."""
+    """The step after the wait, which our killed worker had sent."""
     signal: JsonValue
     outputs: Mapping[str, JsonValue]
     done: Mapping[str, int]

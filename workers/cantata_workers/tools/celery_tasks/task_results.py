@@ -13,7 +13,6 @@ from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
-from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError, SerializerNotInstalled
 
 from cantata.engine.dispatch import user_app
@@ -113,19 +112,20 @@ def check(app: Celery) -> None:
         raise ConfigError(
             f"{app.main!r} has task_always_eager: its tasks run where they are called and no worker gets them; unset it for these workers"
         )
-    if not has_results(app):
-        return
     serializer = app.conf.result_serializer
-    if serializer == "pickle":
+    if serializer == "pickle" and has_results(app):
         raise ConfigError(
             f"{app.main!r} stores results with pickle, which may execute code when it is read; set result_serializer to 'json'"
         )
     try:
-        serialization.dumps(None, serializer)
-    except SerializerNotInstalled as error:
+        if has_results(app):
+            backend: Any = app.backend
+            backend.decode(backend.encode(None))
+    except (ContentDisallowed, KeyError, SerializerNotInstalled) as error:
+        reason = "it is not registered" if isinstance(error, KeyError) else error
         raise ConfigError(
-            f"{app.main!r} stores results with {serializer!r}, which cannot be read here: {error}; "
-            "or name an application without a result backend, whose tasks report their ends"
+            f"{app.main!r} stores results with {serializer!r}, which cannot be read here: {reason}. Install its package here and name it "
+            "in result_accept_content, or have an application without a result backend, whose tasks report their ends"
         ) from error
 
 
