@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.neighbours.environments import HERE, kept
+from tests.acceptance.neighbours.projects import Project
+from tests.integration.redis.servers import free_port
 from tests.waiting import until
 
-THEIRS = Path(__file__).parent / "theirs"
+THEIRS = HERE / "theirs"
 PROBE_S = 90.0
 POLLING = "celery.chord_unlock"  # retried until a chord is ready, as often as that takes
 MASKS = [
@@ -29,65 +32,11 @@ MASKS = [
         r"\d+\.\d+(e-\d+)?s\b": "DURATION",
         r"ForkPoolWorker-\d+": "PROCESS",
         r"gen\d+@": "gen@",
+        r" +┃": " ┃",  # the right edge of a frame, which is as far as its longest line
         r"'delivery_tag': \d+": "NUMBER",
+        r"Message-ID: <.*>|Date: .*|=+\d+==": "OF ONE MAIL",
     }.items()
 ]
-
-
-@dataclass(frozen=True)
-class Project:
-    """One of others, and how its authors start it."""
-
-    sdist: str
-    path: str
-    celery_app: str
-    """What they give to `celery -A`."""
-    celery_file: str
-    """Where `install` is added to it."""
-    app_name: str
-    shell: tuple[str, ...]
-    calls: str
-    config: str
-    """A configuration of ours with a chain `sums` of its tasks."""
-    packages: str = "."
-
-    @property
-    def installed(self) -> str:
-        """The lines that install Cantata, at the end of its Celery module, and use it once in a caller and in a worker."""
-        return INSTALLED.format(app=self.app_name)
-
-
-INSTALLED = """
-from cantata import install
-cantata = install({app}, config="cantata.yaml")
-sums = cantata.task("sums", ignore_result=False)
-
-def use_cantata():
-    cantata.client.submit_chain("sums", initial_input={{"x": 1, "y": 1}})
-    sums.delay(x=1, y=1).get(timeout=40)
-"""
-
-DJANGO = Project(
-    "celery",
-    "examples/django",
-    "proj",
-    "proj/celery.py",
-    "app",
-    ("python", "manage.py", "shell"),
-    "django_calls.py",
-    "django.yaml",
-)
-FLASK = Project(
-    "flask",
-    "examples/celery",
-    "make_celery",
-    "make_celery.py",
-    "celery_app",
-    ("python", "-"),
-    "flask_calls.py",
-    "flask.yaml",
-    "src",
-)
 
 
 @dataclass(frozen=True)
@@ -111,14 +60,21 @@ class Behaviour:
     more: Mapping[str, Any]
     """What the project's own means show: rows of its database, replies of its server."""
 
-    def without_tasks(self, prefix: str) -> Behaviour:
-        """Return the same without the tasks and modules that `prefix` begins the names of, and without what was heard of them."""
+    def without_ours(self, project: Project, prefix: str = "cantata.") -> Behaviour:
+        """Return the same without the tasks and modules that `prefix` begins the names of, and without what was heard of them.
+
+        What is known of a project to be otherwise with Cantata is as it is without.
+        """
         text = json.dumps({name: getattr(self, name) for name in ("alone", "worker", "ready")})
+        for new, old in project.differs.items():
+            assert new in text
+            text = text.replace(new, old)
         pruned = _without(json.loads(text), prefix)
         heard = {
             name: Counter({line: n for line, n in getattr(self, name).items() if prefix not in line})
             for name in ("signals", "log")
         }
+        heard["log"] -= Counter(project.remarks)
         return Behaviour(
             **{**vars(self), **pruned, **heard, "others": [event for event in self.others if prefix not in event]}
         )
@@ -148,7 +104,8 @@ class Running:
         )  # what `pip install -e .` adds to it too
         self.environment = {
             "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": path,
-            "PYTHONHASHSEED": "0", "HEARD": str(self._heard), **variables,
+            "PYTHONHASHSEED": "0", "HEARD": str(self._heard), "PYTHONUNBUFFERED": "1",
+            **{name: text.format(folder=folder) for name, text in project.more.items()}, **variables,
         }  # fmt: skip
         self.worker: subprocess.Popen[bytes] | None = None
 
@@ -168,9 +125,27 @@ class Running:
         assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}\n{self.log()[-6000:]}"
         return ran.stdout
 
-    def start_worker(self, *options: str) -> None:
-        """Start the worker, and wait until it takes tasks."""
-        words = [str(self._bin / "celery"), "-A", self.project.celery_app, "worker", "-l", "INFO", *options]
+    def prepare(self) -> None:
+        """Do what a new copy needs, or copy the file that this made before."""
+        project = self.project
+        if not project.prepared:
+            self.run(*project.prepare)
+            return
+
+        def make(folder: Path) -> None:
+            self.run(*project.prepare)
+            folder.mkdir()
+            shutil.copy(self.folder / project.prepared, folder)
+
+        made = kept(f"{project.name}-prepared", (HERE / "projects.lock").read_text(), make)
+        (self.folder / project.prepared).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(made / Path(project.prepared).name, self.folder / project.prepared)
+
+    def start_worker(self, *modules: str) -> None:
+        """Start the worker, which imports these modules too, and wait until it takes tasks."""
+        words = [str(self._bin / "celery"), "-A", self.project.celery_app, "worker", "-l", "INFO"]
+        if included := (*self.project.include, *modules):
+            words += ["--include", ",".join(included)]
         began = len(self.log())
         with self._log.open("ab") as log:
             self.worker = subprocess.Popen(
@@ -183,7 +158,7 @@ class Running:
             assert worker.poll() is None, text
             return bool(re.search(r" ready\.$", text, re.MULTILINE))
 
-        until(is_ready, f"the worker of {self.project.path!r}")
+        until(is_ready, f"the worker of {self.project.name!r}")
 
     def kill_worker(self) -> None:
         """End the worker and its pool at once."""
@@ -202,22 +177,33 @@ class Running:
         return self._log.read_text() if self._log.exists() else ""
 
     @contextmanager
-    def server(self, *command: str, line: str) -> Iterator[str]:
-        """Start a server of the project, and answer what it prints in a line, after the words `line`."""
+    def server(self, **variables: str) -> Iterator[str]:
+        """Start the project's web server, and answer its address, which it prints."""
         log = self.folder / "server.log"
         with log.open("wb") as file:
+            port = str(free_port())
+            command = [word.format(port=port) for word in self.project.server]
             words = [str(self._bin / command[0]), *command[1:]]
             started = subprocess.Popen(
-                words, cwd=self.folder, env=self.environment, stdout=file, stderr=file, start_new_session=True
+                words,
+                cwd=self.folder,
+                env={**self.environment, **variables},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
         try:
-            yield until(
-                lambda: re.search(rf"{line}(\S+)", log.read_text()), f"the server of {self.project.path!r}"
-            ).group(1)
+            yield until(lambda: self._address(started, log), f"the server of {self.project.name!r}")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
             started.wait()
+
+    @staticmethod
+    def _address(server: subprocess.Popen[bytes], log: Path) -> str | None:
+        assert server.poll() is None, log.read_text()[-3000:]
+        found = re.search(r" (?:at|on) (http://[\d.:]+)", log.read_text())
+        return found.group(1) if found else None
 
     def behaviour(self, *masked: str, **variables: str) -> Behaviour:
         """Record the project's behaviour, which ends its worker."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from tests.acceptance.neighbours.behaviour import FLASK, Behaviour, Project, Running
+from cantata import Client
+from cantata.ledger.redis.connection import connect
+from tests.acceptance.neighbours.behaviour import Behaviour, Running
 from tests.acceptance.neighbours.brokers import RabbitMQ
 from tests.acceptance.neighbours.environments import project as copy_project
+from tests.acceptance.neighbours.our_workers import Beside, Ours, OurWorkers, url_of
+from tests.acceptance.neighbours.projects import FLASK, Project
 from tests.integration.redis.servers import Server, running
-
-DEVELOPMENT_SERVER = ("flask", "-A", "task_app", "run", "--port", "0")
-ADDRESS = "Running on "
 
 
 @pytest.fixture(scope="package")
@@ -67,25 +69,21 @@ def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterat
             server: RabbitMQ = request.getfixturevalue("rabbitmq")
             server.wait()
             server.empty()
-            urls = {"broker": server.url}
+            broker_url = server.url
         else:
             redis.redis.flushall()
-            urls = {"broker": url, "result": url}
-        if project is FLASK:
-            variables = {"FLASK_CELERY__broker_url": urls["broker"], "FLASK_CELERY__result_backend": url}
-        else:
-            variables = {"CELERY_BROKER_URL": urls["broker"]} | (
-                {"CELERY_RESULT_BACKEND": url} if "result" in urls else {}
-            )
-        copied = copy_project(
-            project.sdist, project.path, folder / f"{project.celery_app}{len(list(folder.iterdir()))}"
-        )
-        with (copied / project.celery_file).open("a") as file:
-            file.write(lines)
-        copies.append(
-            Running(project, environment, copied, {**variables, "REDIS_URL": url}, masked=(url, urls["broker"]))
-        )
-        return copies[-1]
+            broker_url = url
+        copied = copy_project(project.sdist, project.path, folder / f"{project.name}{len(list(folder.iterdir()))}")
+        for name, added in ((project.celery_file, lines), (project.view_file, project.view if lines else "")):
+            if added:
+                with (copied / name).open("a") as file:
+                    file.write(added)
+        variables = {**project.variables(broker_url, url), "REDIS_URL": url}
+        running = Running(project, environment, copied, variables, masked=(url, broker_url))
+        copies.append(running)
+        if project.prepare:
+            running.prepare()
+        return running
 
     yield started
     kill_workers()
@@ -97,12 +95,31 @@ def record(start: Start) -> Record:
 
     def recorded(project: Project, environment: Path, broker: str, lines: str) -> Behaviour:
         copied = start(project, environment, broker, lines)
-        if project is FLASK:
-            copied.start_worker("--include", "listener")
-            with copied.server(*DEVELOPMENT_SERVER, line=ADDRESS) as address:
+        copied.start_worker("listener")
+        if project is FLASK:  # whose calls go to its server
+            with copied.server() as address:
                 return copied.behaviour(address, URL=address)
-        copied.run("python", "manage.py", "migrate")
-        copied.start_worker("--include", "listener")
         return copied.behaviour()
 
     return recorded
+
+
+@pytest.fixture
+def beside(redis: Server, broker: str, request: pytest.FixtureRequest, tmp_path: Path) -> Beside:
+    """Starts our workers with the project's broker."""
+
+    @contextmanager
+    def started(backend: str | None, config: Path) -> Iterator[Ours]:
+        url = url_of(redis)
+        server: RabbitMQ | None = request.getfixturevalue("rabbitmq") if broker == "rabbitmq" else None
+        broker_url = server.url if server else url
+        with ExitStack() as opened:
+            connected = connect(url)
+            opened.callback(connected.close)
+            workers = OurWorkers(tmp_path / "ours", connected, url, broker_url, backend)
+            opened.callback(workers.stop)
+            yield Ours(
+                workers, opened.enter_context(Client(url, broker_url=broker_url, config=config)), server or redis
+            )
+
+    return started

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 from redis import Redis
 
+from cantata import ChainRun, Client
 from cantata.engine.fleet import registry
-from tests.integration.redis.servers import until
+from tests.acceptance.neighbours.behaviour import Running
+from tests.acceptance.neighbours.brokers import RabbitMQ
+from tests.integration.redis.servers import Server, until
 
 APPLICATION = """
 from celery import Celery
@@ -82,3 +88,50 @@ class OurWorkers:
         return [
             worker for worker in registry.workers(self._redis) if worker.name.startswith(f"worker-{self._process.pid}-")
         ]
+
+
+class Ours:
+    """Our workers beside a project, a client, and the broker of all."""
+
+    def __init__(self, workers: OurWorkers, client: Client, broker: RabbitMQ | Server) -> None:
+        self.workers, self.client = workers, client
+        self._broker = broker
+
+    def restart_broker(self) -> None:
+        """Restart it, and wait until our workers serve again."""
+        if isinstance(self._broker, RabbitMQ):
+            self._broker.restart()
+        else:  # at once, and it keeps the runs and the results too
+            self._broker.kill()
+            self._broker.start()
+            self._broker.wait()
+        self.workers.wait()
+
+    def chain(self, run_id: str) -> ChainRun:
+        """A run of a chain."""
+        run = self.client.run(run_id)
+        assert isinstance(run, ChainRun)
+        return run
+
+
+class Beside(Protocol):
+    """Starts ours, which know a result backend or none; runs are submitted with a configuration."""
+
+    def __call__(self, backend: str | None, config: Path) -> AbstractContextManager[Ours]:
+        """Return a block, at the end of which they end."""
+
+
+def url_of(redis: Server) -> str:
+    return f"redis://{redis.place}/0"
+
+
+def executions(theirs: Running) -> Counter[str]:
+    """How often each task of a run was received by their worker, and how often it succeeded."""
+    return Counter(
+        f"{name} {what}" for name, what in re.findall(r"Task (\S+)\[cantata-\S+\] (received|succeeded)", theirs.log())
+    )
+
+
+def event_of(run: ChainRun, kind: str, step: str) -> Mapping[str, Any] | None:
+    """The first event of that kind of a step, if it came."""
+    return next((event.model_dump() for event in run.log() if (event.type, event.step) == (kind, step)), None)

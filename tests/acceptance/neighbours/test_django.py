@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 
-from tests.acceptance.neighbours.behaviour import DJANGO, Behaviour
+from tests.acceptance.neighbours.behaviour import Behaviour
 from tests.acceptance.neighbours.conftest import Record
 from tests.acceptance.neighbours.environments import environment, environment_with_cantata
+from tests.acceptance.neighbours.projects import DJANGO
 
 pytestmark = [
     pytest.mark.thorough("no other test runs an application that somebody else wrote"),
@@ -108,4 +109,4 @@ def test_installing_cantata_changes_nothing_of_it(alone: Alone, record: Record, 
     installed = record(DJANGO, environment_with_cantata("django-cantata.lock"), broker, DJANGO.installed)
 
     assert "cantata.sums" in installed.ready["tasks"]
-    assert installed.without_tasks("cantata.") == alone(broker)
+    assert installed.without_ours(DJANGO) == alone(broker)

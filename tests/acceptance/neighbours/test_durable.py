@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
+import httpx
 import pytest
 from celery import Celery
 
-from cantata import ChainRun, Client
-from cantata.ledger.redis.connection import connect
-from tests.acceptance.neighbours.behaviour import DJANGO, FLASK, Running
-from tests.acceptance.neighbours.brokers import RabbitMQ
+from cantata.values import JsonValue
+from tests.acceptance.neighbours.behaviour import Running
 from tests.acceptance.neighbours.conftest import Start
 from tests.acceptance.neighbours.environments import environment, environment_with_cantata
-from tests.acceptance.neighbours.our_workers import OurWorkers
+from tests.acceptance.neighbours.our_workers import Beside, event_of, executions, url_of
+from tests.acceptance.neighbours.projects import DJANGO, FLASK, GIRDER, INVENIO, PRETALX, Project
 from tests.acceptance.neighbours.test_flask import OLD
 from tests.integration.redis.servers import Server, until
 
@@ -28,102 +25,114 @@ pytestmark = [
     ),
     pytest.mark.slow("workers of others and of ours are killed and started again, and their broker"),
 ]
-BROKERS = pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.whole)])
 PATIENCE_S = 60.0
 
 CALL = """
-from proj.celery import sums
-print(sums.delay(x=1, y=2).get(timeout=40))
+from {module} import submitting
+print(submitting.delay(**{inputs}).get(timeout=40))
 """
 
 
-class Ours:
-    """Our workers beside a project, a client, and the broker of all."""
+@dataclass(frozen=True)
+class Case:
+    """A chain of a project's tasks around a `wait` step."""
 
-    def __init__(self, workers: OurWorkers, client: Client, broker: RabbitMQ | Server) -> None:
-        self.workers, self.client = workers, client
-        self._broker = broker
-
-    def restart_broker(self) -> None:
-        """Restart it, and wait until our workers serve again."""
-        if isinstance(self._broker, RabbitMQ):
-            self._broker.restart()
-        else:  # at once, and it keeps the runs and the results too
-            self._broker.kill()
-            self._broker.start()
-            self._broker.wait()
-        self.workers.wait()
-
-    def chain(self, run_id: str) -> ChainRun:
-        """A run of a chain."""
-        run = self.client.run(run_id)
-        assert isinstance(run, ChainRun)
-        return run
+    project: Project
+    after: str
+    """The step after the wait, which our killed worker had sent."""
+    signal: JsonValue
+    outputs: Mapping[str, JsonValue]
+    done: Mapping[str, int]
+    """How often each task is done in all; the first is that before the wait."""
+    reads_results: bool = True
+    """Whether our workers read its results; else its tasks report their ends."""
 
 
-Beside = Callable[[str | None, Path], AbstractContextManager[Ours]]
-"""Starts ours, which know a result backend or none; runs are submitted with a configuration."""
+MAIL, FILES = "invenio_mail.tasks.send_email", "invenio_mail.tasks._send_email_with_attachments"
+CASES = {
+    "django": Case(
+        DJANGO,
+        "mul",
+        10,
+        {"add": 2, "gate": 10, "mul": 20, "xsum": 22},
+        {"demoapp.tasks.add": 1, "demoapp.tasks.mul": 1, "demoapp.tasks.xsum": 1},
+    ),
+    "invenio": Case(
+        INVENIO,
+        "files",
+        [],
+        {"letter": None, "gate": [], "files": None},
+        {MAIL: 1, FILES: 1},
+        reads_results=False,  # they are in msgpack, which is not installed with our workers
+    ),
+    "girder": Case(
+        GIRDER,
+        "second",
+        6,
+        {"first": 5, "gate": 6, "second": [5, 6]},
+        {"girder_worker._test_plugins.tasks.celery_task": 2},
+    ),
+    "pretalx": Case(
+        PRETALX,
+        "scores",
+        True,
+        {"letter": None, "gate": True, "scores": None},
+        {"pretalx.common.send_mail": 1, "pretalx.submission.recalculate_review_scores": 1},
+    ),
+}
 
 
-@pytest.fixture
-def beside(redis: Server, broker: str, request: pytest.FixtureRequest, tmp_path: Path) -> Beside:
-    """Starts our workers with the project's broker."""
-
-    @contextmanager
-    def started(backend: str | None, config: Path) -> Iterator[Ours]:
-        url = url_of(redis)
-        server: RabbitMQ | None = request.getfixturevalue("rabbitmq") if broker == "rabbitmq" else None
-        broker_url = server.url if server else url
-        with ExitStack() as opened:
-            connected = connect(url)
-            opened.callback(connected.close)
-            workers = OurWorkers(tmp_path / "ours", connected, url, broker_url, backend)
-            opened.callback(workers.stop)
-            yield Ours(
-                workers, opened.enter_context(Client(url, broker_url=broker_url, config=config)), server or redis
-            )
-
-    return started
+@contextmanager
+def submitted(theirs: Running) -> Iterator[str]:
+    """Have the project submit a run, in a view if it has a web server, else in its worker. The server stays until the block ends."""
+    project = theirs.project
+    if not project.view:
+        call = CALL.format(
+            module=project.celery_file.removesuffix(".py").replace("/", "."), inputs=dict(project.inputs)
+        )
+        yield theirs.run(*project.shell, reads=call).split()[-1]
+        return
+    with theirs.server() as address:
+        yield httpx.post(f"{address}/{project.chain}", json=project.inputs, timeout=PATIENCE_S).raise_for_status().text
 
 
-def url_of(redis: Server) -> str:
-    return f"redis://{redis.place}/0"
-
-
-def executions(theirs: Running) -> Counter[str]:
-    """How often each task of a run was received by their worker, and how often it succeeded."""
-    return Counter(
-        f"{name} {what}" for name, what in re.findall(r"Task (\S+)\[cantata-\S+\] (received|succeeded)", theirs.log())
-    )
-
-
-def event_of(run: ChainRun, kind: str, step: str) -> Mapping[str, Any] | None:
-    """The first event of that kind of a step, if it came."""
-    return next((event.model_dump() for event in run.log() if (event.type, event.step) == (kind, step)), None)
-
-
-@BROKERS
-def test_a_run_that_their_worker_submitted_goes_on_where_it_was(
-    start: Start, redis: Server, beside: Beside, broker: str
+@pytest.mark.parametrize(
+    ("name", "broker"),
+    [
+        ("django", "redis"),
+        pytest.param("django", "rabbitmq", marks=pytest.mark.whole),
+        ("invenio", "redis"),
+        ("girder", "rabbitmq"),
+        pytest.param("pretalx", "redis", marks=pytest.mark.whole),
+    ],
+)
+def test_a_run_that_they_submitted_goes_on_where_it_was(
+    start: Start, redis: Server, beside: Beside, broker: str, name: str
 ) -> None:
-    theirs = start(DJANGO, environment_with_cantata("django-cantata.lock"), broker, DJANGO.installed)
+    case = CASES[name]
+    theirs = start(case.project, environment_with_cantata(f"{name}-cantata.lock"), broker, case.project.installed)
     theirs.start_worker()
 
-    # With RabbitMQ, results stay where its authors put them: in SQLite, which our workers do not know.
-    with beside(url_of(redis) if broker == "redis" else None, theirs.config) as ours:
-        run = ours.chain(theirs.run(*DJANGO.shell, reads=CALL).split()[-1])
+    # With RabbitMQ, results stay where its authors put them: in SQLite or in replies, which our workers do not know.
+    with (
+        beside(url_of(redis) if case.reads_results and broker == "redis" else None, theirs.config) as ours,
+        submitted(theirs) as run_id,
+    ):
+        run = ours.chain(run_id)
         until(lambda: event_of(run, "waiting", "gate"), "the end of the first task", PATIENCE_S)
+        until(lambda: executions(theirs)[f"{next(iter(case.done))} succeeded"], "the line of the first task")
         theirs.kill_worker()
-        assert run.signal("gate", 10) == "taken"
-        until(lambda: event_of(run, "dispatched", "mul"), "the second task")
+        assert run.signal("gate", case.signal) == "taken"
+        until(lambda: event_of(run, "dispatched", case.after), "the second task")
         ours.restart_broker()
         ours.workers.kill_tasks_worker()
         theirs.start_worker()
         response = run.result(PATIENCE_S)
 
-    assert response.outputs == {"add": 3, "gate": 10, "mul": 30, "xsum": 33}
-    names = ("demoapp.tasks.add", "demoapp.tasks.mul", "demoapp.tasks.xsum")
-    assert executions(theirs) == {f"{name} {what}": 1 for name in names for what in ("received", "succeeded")}
+    assert response.outputs == case.outputs
+    assert executions(theirs) == {
+        f"{task} {what}": n for task, n in case.done.items() for what in ("received", "succeeded")
+    }
 
 
 @OLD

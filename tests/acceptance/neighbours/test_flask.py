@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.neighbours.behaviour import FLASK, Behaviour
+from tests.acceptance.neighbours.behaviour import Behaviour
 from tests.acceptance.neighbours.conftest import Record
 from tests.acceptance.neighbours.environments import HERE, environment, environment_with_cantata, project
+from tests.acceptance.neighbours.projects import FLASK
 
 pytestmark = [
     pytest.mark.thorough("no other test runs an application that somebody else wrote"),
@@ -87,4 +88,4 @@ def test_installing_cantata_changes_nothing_of_it(alone: Alone, record: Record, 
     installed = record(FLASK, environment_with_cantata("flask-next-cantata.lock"), broker, FLASK.installed)
 
     assert "cantata.sums" in installed.ready["tasks"]
-    assert installed.without_tasks("cantata.") == alone("flask-next.lock", broker)
+    assert installed.without_ours(FLASK) == alone("flask-next.lock", broker)

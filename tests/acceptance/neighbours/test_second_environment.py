@@ -11,10 +11,10 @@ import pytest
 
 from cantata import ChainRun, Client
 from cantata.ledger.redis.connection import connect
-from tests.acceptance.neighbours.behaviour import DJANGO
 from tests.acceptance.neighbours.conftest import Start
 from tests.acceptance.neighbours.environments import HERE, environment, environment_with_cantata, uv
 from tests.acceptance.neighbours.our_workers import OurWorkers
+from tests.acceptance.neighbours.projects import DJANGO
 from tests.acceptance.pages import Block, blocks, lines, words
 from tests.integration.redis.servers import Server, until
 

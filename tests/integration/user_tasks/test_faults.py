@@ -214,6 +214,7 @@ def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(
     (tmp_path / "bad").touch()
     assert result.error
     assert "the result of task shop.tasks.held cannot be read" in result.error.message
+    assert "our worker's application needs the result_serializer" in result.error.message
 
 
 # Their workers

@@ -145,6 +145,14 @@ def test_a_chain_refuses_a_text_at_the_call_and_without_a_connection() -> None:
     [
         ("task_always_eager = True", "task_always_eager"),
         ("result_serializer = 'pickle'", "stores results with pickle"),
+        (
+            "result_serializer = 'shop_text'",
+            "stores results with 'shop_text', which cannot be read here: it is not registered",
+        ),
+        (
+            "result_serializer = 'yaml'",
+            "stores results with 'yaml', which cannot be read here: Refusing to deserialize",
+        ),
     ],
 )
 def test_workers_refuse_an_application_whose_tasks_cannot_be_steps(

@@ -47,6 +47,7 @@ _functions: dict[tuple[str, str | None], Function] = {}
 _failed: dict[tuple[str | None, str], tuple[str, float]] = {}
 """Folders and functions that could not be imported → the error, and when they are tried again although no file has changed."""
 _imported_from: str | None = None  # the configuration's folder that modules are imported from now
+_others: frozenset[str] = frozenset()  # modules that were loaded before the first was imported from it
 
 
 @handles("tool.call")
@@ -154,19 +155,22 @@ def _load(name: str, folder: str | None) -> Function:
 
 def _import(module_name: str, folder: str | None) -> Any:
     """Import a module, from the folder if it is there. Modules of another folder are unloaded first: they may have the same names."""
-    global _imported_from
+    global _imported_from, _others
     if folder is None or sources.folder_of(module_name.partition(".")[0], [folder]) is None:
         return importlib.import_module(module_name)
     if _imported_from != folder:
-        unload_folder()
+        unload_folder(folder)
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
-        _imported_from = folder
+        _imported_from, _others = folder, frozenset(sys.modules)
     return importlib.import_module(module_name)
 
 
-def unload_folder() -> None:
-    """Unload the modules of the current configuration's folder that can be imported by name. Loaded functions still work."""
+def unload_folder(following: str | None = None) -> None:
+    """Unload the modules of the current configuration's folder that were imported by name. Loaded functions still work.
+
+    Modules that the program around us had imported itself stay, unless the folder that follows has one of the same name.
+    """
     global _imported_from
     with _importing:
         if _imported_from is None:
@@ -179,9 +183,15 @@ def unload_folder() -> None:
             for name, module in sys.modules.copy().items()
             if name.partition(".")[0] not in OURS and "/" not in name
         }
-        own = [name for name, module in named.items() if lies_in(module, folder)]
+        own = [name for name, module in named.items() if lies_in(module, folder) and _is_to_go(name, following)]
         for name in own:  # only now: the path of a package without a file is computed from that of its parent package
             del sys.modules[name]
+
+
+def _is_to_go(name: str, following: str | None) -> bool:
+    if name not in _others:
+        return True
+    return following is not None and sources.folder_of(name.partition(".")[0], [following]) is not None
 
 
 def lies_in(module: object, folder: Path) -> bool:

@@ -13,7 +13,7 @@ from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
-from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.exceptions import ContentDisallowed, DecodeError, SerializerNotInstalled
 
 from cantata.engine.dispatch import user_app
 from cantata.errors import ConfigError, StepError
@@ -69,7 +69,11 @@ class TaskResult:
                 code="unknown_task",
             )
         if self.error_type == UNREADABLE:  # not retryable: the task has ended
-            raise StepError(f"the result of task {task} cannot be read: {self.error}", code=UNREADABLE)
+            raise StepError(
+                f"the result of task {task} cannot be read: {self.error}; "
+                "our worker's application needs the result_serializer and result_accept_content of yours",
+                code=UNREADABLE,
+            )
         code = WORKER_LOST if self.error_type == LOST_WORKER else "tool_error"
         raise StepError(
             f"task {task} raised {self.error_type}: {self.error}",
@@ -108,10 +112,21 @@ def check(app: Celery) -> None:
         raise ConfigError(
             f"{app.main!r} has task_always_eager: its tasks run where they are called and no worker gets them; unset it for these workers"
         )
-    if has_results(app) and app.conf.result_serializer == "pickle":
+    serializer = app.conf.result_serializer
+    if serializer == "pickle" and has_results(app):
         raise ConfigError(
             f"{app.main!r} stores results with pickle, which may execute code when it is read; set result_serializer to 'json'"
         )
+    try:
+        if has_results(app):
+            backend: Any = app.backend
+            backend.decode(backend.encode(None))
+    except (ContentDisallowed, KeyError, SerializerNotInstalled) as error:
+        reason = "it is not registered" if isinstance(error, KeyError) else error
+        raise ConfigError(
+            f"{app.main!r} stores results with {serializer!r}, which cannot be read here: {reason}. Install its package here and name it "
+            "in result_accept_content, or have an application without a result backend, whose tasks report their ends"
+        ) from error
 
 
 def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
