@@ -29,7 +29,13 @@ HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 HURRIED_S = 3.0
 HEARTBEAT_S = 3.0
-TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order")
+POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
+TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order", "unsteady", "perishable", "endless")
+
+
+def queue_of(pool: str) -> str:
+    """The queue of a worker with that pool."""
+    return f"of_{pool}"
 
 
 def definitions() -> Definitions:
@@ -42,6 +48,12 @@ def definitions() -> Definitions:
     tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=HURRIED_S)
     tools["beating"] = Tool(task="shop.tasks.beating", timeout_s=600.0, heartbeat_s=HEARTBEAT_S)
     tools["beating_once"] = Tool(task="shop.tasks.beating", timeout_s=600.0, heartbeat_s=HEARTBEAT_S, at_most_once=True)
+    for pool in POOLS:
+        tools[f"add_in_{pool}"] = Tool(task="shop.tasks.add", queue=queue_of(pool), timeout_s=30.0)
+        tools[f"held_in_{pool}"] = Tool(task="shop.tasks.held", queue=queue_of(pool), timeout_s=HURRIED_S)
+    tools["held_late"] = Tool(task="shop.tasks.held_late", queue="late", timeout_s=30.0)
+    tools["seldom"] = Tool(task="shop.tasks.seldom", timeout_s=HURRIED_S)
+    tools["evasive"] = Tool(task="shop.tasks.evasive", timeout_s=HURRIED_S)
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools |= {name: Tool(function=f"order_tools:{name}") for name in ("send_add", "send_add_async")}
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
@@ -50,35 +62,43 @@ def definitions() -> Definitions:
 
 
 class Shop:
-    """The project: its application, its worker, and what its tasks did."""
+    """The project: its application, a worker, and what its tasks did."""
 
-    def __init__(self, folder: Path, broker: str, backend: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: str,
+        backend: str,
+        *,
+        pool: str = "prefork",
+        queues: str = "celery,payments,shop:other queue",
+        python: Path | str = sys.executable,
+        **environment: str,
+    ) -> None:
+        self.pool, self.slots = pool, 1 if pool == "solo" else 2
         self.journal = folder / "journal.jsonl"
         self.journal.touch()
         self.fault = folder / "fault"
-        self.environment = {"SHOP_BROKER": broker, "SHOP_BACKEND": backend, "SHOP_JOURNAL": str(self.journal)}
+        self.environment = {
+            "SHOP_BROKER": broker, "SHOP_BACKEND": backend, "SHOP_JOURNAL": str(self.journal), **environment
+        }  # fmt: skip
         self.app = Celery("shop", broker=broker, backend=backend or None, set_as_current=False)
         self.worker: subprocess.Popen[bytes] | None = None
+        self._name = f"{pool}-{queues.partition(',')[0]}@shop"
+        self._command = [
+            str(python), "-m", "celery", "-A", "shop", "worker",
+            "-P", pool, "-c", str(self.slots), "-Q", queues, "-n", self._name, "-l", "ERROR",
+        ]  # fmt: skip
 
     def start_worker(self) -> None:
         """Start its worker, as its team does."""
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "shop",
-            "worker",
-            "-c",
-            "2",
-            "-Q",
-            "celery,payments,shop:other queue",
-            "-l",
-            "ERROR",
-        ]
+        self.start_worker_soon()
+        until(lambda: self.app.control.ping([self._name], timeout=0.5), "their worker")
+
+    def start_worker_soon(self) -> None:
+        """Start its worker, which takes tasks a moment later."""
         environment = {**os.environ, **self.environment}
-        self.worker = subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True)
-        until(lambda: self.app.control.ping(timeout=0.5), "their worker")
+        self.worker = subprocess.Popen(self._command, cwd=HERE, env=environment, start_new_session=True)
 
     def kill_worker(self) -> None:
         """Kill all processes of its worker. A child that it started later has its connection, on which Redis may still send a message."""
