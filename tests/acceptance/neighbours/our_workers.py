@@ -25,22 +25,34 @@ QUEUES = {"coordinator", "agents", "webhooks", "tools", "tasks"}
 class OurWorkers:
     """One `submit worker`, which can be killed in part, and is then started again as systemd would."""
 
-    def __init__(self, folder: Path, redis: Redis, redis_url: str, broker: str, backend: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        redis: Redis,
+        redis_url: str,
+        broker: str,
+        backend: str | None,
+        *,
+        app: str = "app:app",
+        python: Path | str = sys.executable,
+        **environment: str,
+    ) -> None:
+        """Start them; `app` may name another application, which is found by the variables in `environment`."""
         folder.mkdir()
         (folder / "app.py").write_text(APPLICATION.format(broker=broker, backend=backend))
-        self._folder, self._redis = folder, redis
-        self._environment = {**os.environ, "REDIS_URL": redis_url}
+        self._folder, self._redis, self._app, self._python = folder, redis, app, str(python)
+        self._environment = {**os.environ, "REDIS_URL": redis_url, **environment}
         self.start()
 
     def start(self) -> None:
         """Start them; they serve a moment later."""
         command = [
-            sys.executable,
+            self._python,
             "-m",
             "cantata.surfaces.cli",
             "worker",
             "--app",
-            "app:app",
+            self._app,
             "coordinator",
             "agents",
             "tools",

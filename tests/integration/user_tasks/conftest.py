@@ -125,12 +125,16 @@ class Shop:
 
 
 @contextmanager
-def beside(shop: Shop, home: Path, app: str = "shop.celery:app") -> Iterator[Client]:
-    """A client with a stack of ours beside the project, whose application is named so."""
+def beside(
+    shop: Shop, home: Path, app: str = "shop.celery:app", *, broker_url: str | None = None
+) -> Iterator[Client]:
+    """A client with a stack of ours beside the project, whose application is named so; with a broker of our own, or with its broker."""
+    own = {"CANTATA_BROKER_URL": broker_url} if broker_url else {}
     with ExitStack() as opened:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {
                 **shop.environment,
+                **own,
                 "CANTATA_APP": app,
                 fault_points.VARIABLE: f"@{shop.fault}",
             }.items():
@@ -138,7 +142,7 @@ def beside(shop: Shop, home: Path, app: str = "shop.celery:app") -> Iterator[Cli
             patch.chdir(HERE)
             stack = opened.enter_context(embedded.Stack.start(home, tools=1, virtual_time=True))
         client = opened.enter_context(
-            Client(stack.url, broker_url=shop.environment["SHOP_BROKER"], config=definitions())
+            Client(stack.url, broker_url=broker_url or shop.environment["SHOP_BROKER"], config=definitions())
         )
         client.stack = stack  # type: ignore[attr-defined]  # for tests that kill its processes
         yield client

@@ -21,6 +21,8 @@ import structlog
 from celery import Celery, Signature, states
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs lack it
 from celery.backends.redis import RedisBackend
+from kombu import Queue
+from kombu.transport import virtual
 
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import App
@@ -94,6 +96,7 @@ class ResultWatcher:
         self._is_announced = isinstance(application.backend, RedisBackend)
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
+        self._reply_to = _address_of(self._replies, application)
         self._watched: dict[str, _Watched] = {}
         self._listens_since = math.inf
         """Since when this process receives messages of tasks (monotonic)."""
@@ -192,11 +195,8 @@ class ResultWatcher:
         begun = call.begun
         if begun.spec.heartbeat_s is None:
             return {}
-        to = {"exchange": self._replies.exchange.name, "routing_key": self._replies.routing_key}
-        every_s = begun.spec.heartbeat_s / HEARTBEATS
-        return {
-            "cantata_heartbeat": {"to": to, "every_s": every_s, "args": [begun.run_id, begun.step_id, begun.attempt]}
-        }
+        every_s, args = begun.spec.heartbeat_s / HEARTBEATS, [begun.run_id, begun.step_id, begun.attempt]
+        return {"cantata_heartbeat": {"to": self._reply_to, "every_s": every_s, "args": args}}
 
     def _is_silent(self, call: TaskCall) -> bool:
         """Return whether a task that called `cantata.heartbeat()` has not called it for too long.
@@ -349,8 +349,7 @@ class ResultWatcher:
 
     def _message(self, name: str, call: TaskCall) -> Signature[Any]:
         """Return the message by which a task reports its end. Its worker must not declare the queue, since it would then consume it."""
-        exchange, routing_key = self._replies.exchange.name, self._replies.routing_key
-        options = {"exchange": exchange, "routing_key": routing_key, "serializer": "json", "ignore_result": True}
+        options = {**self._reply_to, "serializer": "json", "ignore_result": True}
         args = (call.begun.run_id, call.begun.step_id, call.begun.attempt)
         return self.user_app.signature(name, args=args, options=options)
 
@@ -412,6 +411,18 @@ class ResultWatcher:
         except Exception as fault:  # noqa: BLE001  # anyone may send anything
             log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(fault).__name__}: {fault}")
         message.ack()
+
+
+def _address_of(queue: Queue, app: Celery) -> Mapping[str, str]:
+    """Return the options with which the user's workers, which do not know a queue, send a message to it.
+
+    A broker such as SQS has no exchanges: kombu keeps in each process what is bound to them. There the message names the queue itself, by the
+    exchange without a name, which Celery takes with another type than `direct` only.
+    """
+    channel: Any = getattr(app.connection_for_write().get_transport_cls(), "Channel", object)
+    if issubclass(channel, virtual.Channel) and channel.get_table is virtual.Channel.get_table:
+        return {"exchange": "", "exchange_type": "topic", "routing_key": queue.name}
+    return {"exchange": queue.exchange.name, "routing_key": queue.routing_key}
 
 
 def _parts(name: str) -> tuple[str, int, str]:
