@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from cantata.client.client import Client
 from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, ask, beside, submit, tool, url_of
 from tests.integration.user_tasks.test_faults import dispatched, pid_of, types
 from tests.waiting import freeze, until
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @pytest.fixture(scope="module", params=["files", "nowhere", "rpc"])
@@ -57,6 +60,22 @@ def test_a_task_that_fails(other: tuple[Client, Shop]) -> None:
         else "an exception: see the log of its worker: without a result backend"
     )
     assert told in result.error.message
+
+
+@pytest.mark.parametrize(("name", "given", "output"), [("shy", {"times": 2}, 2), ("deputise", {"a": 5}, 15)])
+def test_a_task_that_retries_or_replaces_itself(
+    other: tuple[Client, Shop], name: str, given: dict[str, int], output: int
+) -> None:
+    assert ask(other[0], tool("a", name, **given)).final_output == output
+
+
+def test_no_result_stays_in_the_broker(other: tuple[Client, Shop], valkey: Redis) -> None:
+    client, shop = other
+    assert ask(client, tool("a", "slow", mark="kept", seconds=0)).success
+
+    path, database = shop.environment["SHOP_BROKER"].removeprefix("redis+socket://").split("?virtual_host=")
+    with Redis(unix_socket_path=path, db=int(database), decode_responses=True) as broker:
+        assert [key for key in broker.scan_iter(_type="list") if UUID.fullmatch(key)] == [], "as the queues of callers are named"
 
 
 @pytest.mark.parametrize(

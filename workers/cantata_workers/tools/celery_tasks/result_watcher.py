@@ -21,6 +21,7 @@ import structlog
 from celery import Celery, Signature, states
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs lack it
 from celery.backends.redis import RedisBackend
+from celery.backends.rpc import RPCBackend
 from kombu import Queue
 from kombu.transport import virtual
 
@@ -94,6 +95,8 @@ class ResultWatcher:
         self._resume = resume
         self._has_results = task_results.has_results(application)
         self._is_announced = isinstance(application.backend, RedisBackend)
+        self._drop = {"ignore_result": True} if isinstance(application.backend, RPCBackend) else {}
+        """Results by `rpc://` would go to a queue of this process that nobody reads, and stay in a Redis for ever."""
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._reply_to = _address_of(self._replies, application)
@@ -132,7 +135,7 @@ class ResultWatcher:
         return f"{self._namespace}-{run_id}-{attempt}-{sha256(step_id.encode()).hexdigest()[:12]}"
 
     @contextmanager
-    def watching(self, call: TaskCall, *, ignores_result: bool | None) -> Iterator[Mapping[str, Signature[Any]]]:
+    def watching(self, call: TaskCall, *, ignores_result: bool | None) -> Iterator[Mapping[str, object]]:
         """Watch a task that is published in the block, with the options that the context gives; forget it if the block fails.
 
         `ignores_result` is None if only the user's workers know the task. Then its result is read, and it also reports its end.
@@ -142,11 +145,8 @@ class ResultWatcher:
         if is_read:
             self._watch(call)
         try:
-            yield (
-                {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
-                if reports_end
-                else {}
-            )
+            links = {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
+            yield {**(links if reports_end else {}), **self._drop}
         except BaseException:
             self._take(call.task_id)
             raise
