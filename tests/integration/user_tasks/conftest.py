@@ -30,7 +30,8 @@ PATIENCE_S = 40.0
 HURRIED_S = 3.0
 HEARTBEAT_S = 3.0
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
-TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order", "unsteady", "perishable", "endless")
+TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order", "unsteady", "perishable")
+TASKS += ("endless", "too_long", "kept")
 
 
 def queue_of(pool: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,11 +57,25 @@ def test_timeout_s_is_in_the_place_of_a_tasks_own_expires(client: Client, shop: 
     assert types(run, "retry") == []
 
 
-def test_a_task_that_its_time_limit_ends_fails_its_step(client: Client) -> None:
-    result = ask(client, tool("a", "endless"))
+@pytest.mark.parametrize(("name", "error"), [("endless", "TimeLimitExceeded"), ("too_long", "SoftTimeLimitExceeded")])
+def test_a_task_that_its_time_limit_ends_fails_its_step(client: Client, name: str, error: str) -> None:
+    result = ask(client, tool("a", name))
 
     assert result.error
-    assert "task shop.tasks.endless raised TimeLimitExceeded" in result.error.message
+    assert f"task shop.tasks.{name} raised {error}" in result.error.message
+
+
+def test_a_task_with_reject_on_worker_lost_is_delivered_again_when_its_child_dies(
+    client: Client, shop: Shop, tmp_path: Path
+) -> None:
+    run = submit(client, tool("a", "kept", mark="kept", file=str(tmp_path / "go")))
+    first = until(lambda: shop.lines("start", "kept"), "the task")[0]
+    os.kill(first["pid"], signal.SIGKILL)
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "kept"
+    assert [line["id"] for line in shop.lines("start", "kept")] == 2 * [first["id"]]
+    assert types(run, "started", "retry") == ["started"]
 
 
 @pytest.mark.slow("a time limit must pass")

@@ -157,6 +157,21 @@ def endless() -> None:
     time.sleep(60)
 
 
+@shared_task(soft_time_limit=1)
+def too_long() -> None:
+    """Be interrupted by Celery."""
+    time.sleep(60)
+
+
+@shared_task(bind=True, acks_late=True, reject_on_worker_lost=True)
+def kept(self: Any, mark: str, file: str) -> str:
+    """Wait for a file, and be delivered again if this process dies."""
+    note(self, "start")
+    while not Path(file).exists():
+        time.sleep(0.02)
+    return mark
+
+
 @shared_task(bind=True, acks_late=True)
 def evasive(self: Any, mark: str, how: str) -> str:
     """Tell Celery not to report an end; or do so the second time it is delivered."""
