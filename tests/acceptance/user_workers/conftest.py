@@ -1,4 +1,7 @@
-"""An environment of the user's with more than ours has: Celery's other pools, brokers and backends. The project is that of the integration tests."""
+"""An environment of the user's that has more than ours: Celery's other pools, brokers and backends.
+
+The project, and the stack beside it, are those of the integration tests.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ from tests.integration.user_tasks.test_faults import dispatched, heartbeats, typ
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.thorough("brokers and databases of others; Redis and results in files are held by integration/user_tasks"),
+    pytest.mark.thorough(
+        "brokers and databases of others; Redis and results in files are held by integration/user_tasks"
+    ),
     pytest.mark.slow("workers of theirs and of ours start"),
 ]
 
@@ -108,6 +110,7 @@ def sqs(
         server.close()
 
 
+@pytest.mark.whole
 def test_a_row_of_tasks_by_sqs(sqs: tuple[Client, Shop]) -> None:
     client, shop = sqs
     row = [tool("a", "add", a=1, next_node="b"), tool("b", "quiet", input_map={"a": "a"}, next_node="c")]
@@ -116,10 +119,13 @@ def test_a_row_of_tasks_by_sqs(sqs: tuple[Client, Shop]) -> None:
 
     assert {name: result.outputs[name] for name in "ab"} == {"a": 2, "b": 3}
     assert result.error
-    assert ("ValueError: no" if shop.environment["SHOP_BACKEND"] else "see the log of its worker") in result.error.message
+    assert (
+        "ValueError: no" if shop.environment["SHOP_BACKEND"] else "see the log of its worker"
+    ) in result.error.message
     assert [event.step for event in run.log(timeout_s=0.0) if event.type == "retry"] == []
 
 
+@pytest.mark.whole
 def test_a_heartbeat_arrives_by_sqs(sqs: tuple[Client, Shop], tmp_path: Path) -> None:
     run = submit(sqs[0], tool("a", "beating", mark="alive", file=str(tmp_path / "go")))
     until(lambda: heartbeats(sqs[0], run), "its heartbeat")
@@ -128,6 +134,7 @@ def test_a_heartbeat_arrives_by_sqs(sqs: tuple[Client, Shop], tmp_path: Path) ->
     assert run.result(PATIENCE_S).final_output == "alive"
 
 
+@pytest.mark.whole
 def test_a_task_that_waits_in_sqs_is_executed_though_its_run_is_cancelled(
     sqs: tuple[Client, Shop], tmp_path: Path
 ) -> None:
@@ -172,6 +179,7 @@ def database(
         yield opened.enter_context(Client(url, config=definitions())), shop, ours
 
 
+@pytest.mark.whole
 def test_results_are_read_from_a_database(database: tuple[Client, Shop, OurWorkers]) -> None:
     client, _, _ = database
     row = [tool("a", "add", a=1, next_node="b"), tool("b", "slow", mark="b", seconds=0.5, value={"x": [1]})]
@@ -182,6 +190,7 @@ def test_results_are_read_from_a_database(database: tuple[Client, Shop, OurWorke
     assert "ValueError: no" in failed.error.message
 
 
+@pytest.mark.whole
 def test_a_result_in_a_database_is_found_though_our_worker_was_killed(
     database: tuple[Client, Shop, OurWorkers], tmp_path: Path
 ) -> None:

@@ -30,8 +30,10 @@ PATIENCE_S = 40.0
 HURRIED_S = 3.0
 HEARTBEAT_S = 3.0
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
-TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order", "unsteady", "perishable")
-TASKS += ("endless", "too_long", "kept")
+TASKS = (
+    "add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order",
+    "unsteady", "perishable", "endless", "too_long", "kept",
+)  # fmt: skip
 
 
 def queue_of(pool: str) -> str:
@@ -126,9 +128,7 @@ class Shop:
 
 
 @contextmanager
-def beside(
-    shop: Shop, home: Path, app: str = "shop.celery:app", *, broker_url: str | None = None
-) -> Iterator[Client]:
+def beside(shop: Shop, home: Path, app: str = "shop.celery:app", *, broker_url: str | None = None) -> Iterator[Client]:
     """A client with a stack of ours beside the project, whose application is named so; with a broker of our own, or with its broker."""
     own = {"CANTATA_BROKER_URL": broker_url} if broker_url else {}
     with ExitStack() as opened:

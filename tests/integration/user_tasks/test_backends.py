@@ -28,7 +28,9 @@ def other(
     """A project with results in files, without results, or with results for their callers alone; and a client with a stack beside it."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "results").mkdir()
-    database, results = {"files": (7, f"file://{folder}/results"), "nowhere": (8, ""), "rpc": (13, "rpc://")}[request.param]
+    database, results = {"files": (7, f"file://{folder}/results"), "nowhere": (8, ""), "rpc": (13, "rpc://")}[
+        request.param
+    ]
     shop = Shop(folder, url_of(valkey, database), results)
     try:
         shop.start_worker()
@@ -55,9 +57,7 @@ def test_a_task_that_fails(other: tuple[Client, Shop]) -> None:
 
     assert result.error
     told = (
-        "ValueError: no"
-        if keeps_results(shop)
-        else "an exception: see the log of its worker: without a result backend"
+        "ValueError: no" if keeps_results(shop) else "an exception: see the log of its worker: without a result backend"
     )
     assert told in result.error.message
 
@@ -75,7 +75,9 @@ def test_no_result_stays_in_the_broker(other: tuple[Client, Shop], valkey: Redis
 
     path, database = shop.environment["SHOP_BROKER"].removeprefix("redis+socket://").split("?virtual_host=")
     with Redis(unix_socket_path=path, db=int(database), decode_responses=True) as broker:
-        assert [key for key in broker.scan_iter(_type="list") if UUID.fullmatch(key)] == [], "as the queues of callers are named"
+        assert [key for key in broker.scan_iter(_type="list") if UUID.fullmatch(key)] == [], (
+            "as the queues of callers are named"
+        )
 
 
 @pytest.mark.parametrize(

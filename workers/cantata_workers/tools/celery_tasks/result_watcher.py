@@ -416,8 +416,8 @@ class ResultWatcher:
 def _address_of(queue: Queue, app: Celery) -> Mapping[str, str]:
     """Return the options with which the user's workers, which do not know a queue, send a message to it.
 
-    A broker such as SQS has no exchanges: kombu keeps in each process what is bound to them. There the message names the queue itself, by the
-    exchange without a name, which Celery takes with another type than `direct` only.
+    A broker such as SQS has no exchanges: kombu remembers in each process which queues are bound to one. There the message names the queue
+    itself, by the exchange without a name; of type `direct`, Celery would take the default queue instead.
     """
     channel: Any = getattr(app.connection_for_write().get_transport_cls(), "Channel", object)
     if issubclass(channel, virtual.Channel) and channel.get_table is virtual.Channel.get_table:
