@@ -55,6 +55,7 @@ def definitions() -> Definitions:
         tools[f"add_in_{pool}"] = Tool(task="shop.tasks.add", queue=queue_of(pool), timeout_s=30.0)
         tools[f"held_in_{pool}"] = Tool(task="shop.tasks.held", queue=queue_of(pool), timeout_s=HURRIED_S)
     tools["held_late"] = Tool(task="shop.tasks.held_late", queue="late", timeout_s=30.0)
+    tools["hurried_late"] = Tool(task="shop.tasks.held_late", timeout_s=HURRIED_S)
     tools["seldom"] = Tool(task="shop.tasks.seldom", timeout_s=HURRIED_S)
     tools["evasive"] = Tool(task="shop.tasks.evasive", timeout_s=HURRIED_S)
     tools["misspelt"] = Tool(task="shop.tasks.ad")

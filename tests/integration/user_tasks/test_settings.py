@@ -110,7 +110,23 @@ def test_a_task_that_raises_reject_with_requeue_is_delivered_again_as_the_same_a
     assert types(run, "started", "retry") == ["started"]
 
 
-# acks_late: Redis delivers an unacknowledged message again after its visibility timeout
+# acks_late: Redis delivers an unacknowledged message again after its visibility timeout, an hour by default
+
+
+@pytest.mark.slow("a worker is killed, and the time limit of its task must pass")
+def test_a_late_task_of_a_killed_worker_is_done_again_after_timeout_s(
+    client: Client, shop: Shop, tmp_path: Path
+) -> None:
+    run = submit(client, tool("a", "hurried_late", mark="an hour", file=str(tmp_path / "go")))
+    until(lambda: shop.lines("start", "an hour"), "the task")
+    shop.kill_worker()
+    (tmp_path / "go").touch()
+    shop.start_worker()
+
+    assert run.result(PATIENCE_S).final_output == "an hour"
+    assert len(shop.lines("start", "an hour")) == 2
+    assert types(run, "retry") == ["retry"]
+
 
 VISIBILITY = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 
