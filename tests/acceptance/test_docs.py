@@ -177,6 +177,21 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in names if not list((TOP / "tests").rglob(name))] == []
 
 
+def test_each_row_of_the_tables_of_celerys_features_names_a_test_or_says_that_there_is_none() -> None:
+    page = (TOP / "docs" / "your-celery.md").read_text("utf-8")
+    section = page.partition("## With your pools")[2].partition("\n## ")[0]
+    cells = [line.strip("|").split("|")[-1].strip() for line in section.splitlines() if line.startswith("| ")]
+    named = [each for cell in cells if cell not in ("test", "not tested") for each in cell.split(", ")]
+
+    def exists(each: str) -> bool:
+        found = re.fullmatch(r"`(test_\w+\.py)` (\w+)", each)
+        files = (TOP / "tests").rglob(found[1]) if found else ()
+        return any(re.search(rf"def test_\w*{found[2]}", file.read_text("utf-8")) for file in files if found)
+
+    assert len(named) > 20
+    assert [each for each in named if not exists(each)] == []
+
+
 @pytest.mark.parametrize("name", ["design.md", "decisions.md", "guarantees.md"])
 def test_files_and_folders_that_a_page_of_the_design_names_exist(name: str) -> None:
     named = re.findall(r"`((?:\w+/)+[\w.]*)`", (TOP / "docs" / name).read_text("utf-8"))

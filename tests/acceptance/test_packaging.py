@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-dev.lock"]
 SERVERS = "tests/redis-versions.lock"
 NODE = shutil.which("node")
-OTHERS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance").glob("[co]*/*lock*"))]
+OTHERS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance").glob("[cou]*/*lock*"))]
 NEIGHBOURS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance/neighbours").glob("*.lock"))]
 PINNED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)( ; [^@]+?)?( --hash=sha256:[0-9a-f]{64})+")
 

@@ -32,9 +32,9 @@ def environment(lock: str, locks: Path = HERE) -> Path:
     return kept(Path(lock).stem, (locks / lock).read_text(), build)
 
 
-def environment_with_cantata(lock: str) -> Path:
-    """Return the folder of an environment with what `lock` names, and a wheel of this checkout."""
-    folder = environment(lock)
+def environment_with_cantata(lock: str, locks: Path = HERE) -> Path:
+    """Return the folder of an environment with what the file `lock` of the folder `locks` names, and a wheel of this checkout."""
+    folder = environment(lock, locks)
 
     def install(marker: Path) -> None:
         wheel = _wheel()
@@ -50,7 +50,7 @@ def environment_with_cantata(lock: str) -> Path:
         )
         marker.mkdir()
 
-    kept(f"{Path(lock).stem}-wheel", f"{(HERE / lock).read_text()}{_sources()}", install)
+    kept(f"{Path(lock).stem}-wheel", f"{(locks / lock).read_text()}{_sources()}", install)
     return folder
 
 

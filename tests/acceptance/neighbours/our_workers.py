@@ -32,12 +32,25 @@ QUEUES = {"coordinator", "agents", "webhooks", "tools", "tasks"}
 class OurWorkers:
     """One `submit worker`, which can be killed in part, and is then started again as systemd would."""
 
-    def __init__(self, folder: Path, redis: Redis, redis_url: str, broker: str, backend: str | None) -> None:
-        """Start them in a new folder, with an application that has nothing but addresses."""
+    def __init__(
+        self,
+        folder: Path,
+        redis: Redis,
+        redis_url: str,
+        broker: str,
+        backend: str | None,
+        *,
+        app: str = "app:app",
+        python: Path | str = sys.executable,
+        **environment: str,
+    ) -> None:
+        """Start them; `app` may name another application, which is found by the variables in `environment`."""
         folder.mkdir()
         (folder / "app.py").write_text(APPLICATION.format(broker=broker, backend=backend))
-        submit = [sys.executable, "-m", "cantata.surfaces.cli"]
-        self._set(folder, redis, [*submit, "worker", "--app", "app:app"], {**os.environ, "REDIS_URL": redis_url})
+        submit = [str(python), "-m", "cantata.surfaces.cli"]
+        self._set(
+            folder, redis, [*submit, "worker", "--app", app], {**os.environ, "REDIS_URL": redis_url, **environment}
+        )
 
     @classmethod
     def of(cls, folder: Path, redis: Redis, worker: list[str], environment: Mapping[str, str]) -> OurWorkers:

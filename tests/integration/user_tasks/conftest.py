@@ -29,9 +29,16 @@ HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 HURRIED_S = 3.0
 HEARTBEAT_S = 3.0
+POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
 TASKS = (
-    "add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order", "held_late"
+    "add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order",
+    "unsteady", "perishable", "endless", "too_long", "kept",
 )  # fmt: skip
+
+
+def queue_of(pool: str) -> str:
+    """The queue of a worker with that pool."""
+    return f"of_{pool}"
 
 
 def definitions() -> Definitions:
@@ -48,6 +55,13 @@ def definitions() -> Definitions:
         tools[f"long_{name}"] = Tool(task=f"shop.tasks.{name}", timeout_s=600.0)
     tools["long_once"] = Tool(task="shop.tasks.held", timeout_s=600.0, at_most_once=True)
     tools["long_elsewhere"] = Tool(task="shop.tasks.held", timeout_s=600.0, queue="shop:other queue")
+    for pool in POOLS:
+        tools[f"add_in_{pool}"] = Tool(task="shop.tasks.add", queue=queue_of(pool), timeout_s=30.0)
+        tools[f"held_in_{pool}"] = Tool(task="shop.tasks.held", queue=queue_of(pool), timeout_s=HURRIED_S)
+    tools["held_late"] = Tool(task="shop.tasks.held_late", queue="late", timeout_s=30.0)
+    tools["hurried_late"] = Tool(task="shop.tasks.held_late", timeout_s=HURRIED_S)
+    tools["seldom"] = Tool(task="shop.tasks.seldom", timeout_s=HURRIED_S)
+    tools["evasive"] = Tool(task="shop.tasks.evasive", timeout_s=HURRIED_S)
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools |= {name: Tool(function=f"order_tools:{name}") for name in ("send_add", "send_add_async")}
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
@@ -56,27 +70,49 @@ def definitions() -> Definitions:
 
 
 class Shop:
-    """The project: its application, its worker, and what its tasks did."""
+    """The project: its application, a worker, and what its tasks did."""
 
-    def __init__(self, folder: Path, broker: str, backend: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: str,
+        backend: str,
+        *,
+        pool: str = "prefork",
+        queues: str = "celery,payments,shop:other queue",
+        python: Path | str = sys.executable,
+        **environment: str,
+    ) -> None:
+        self.pool, self.slots = pool, 1 if pool == "solo" else 2
         self.journal = folder / "journal.jsonl"
         self.journal.touch()
         self.fault = folder / "fault"
-        self.environment = {"SHOP_BROKER": broker, "SHOP_BACKEND": backend, "SHOP_JOURNAL": str(self.journal)}
+        self.environment = {
+            "SHOP_BROKER": broker, "SHOP_BACKEND": backend, "SHOP_JOURNAL": str(self.journal), **environment
+        }  # fmt: skip
         self.app = Celery("shop", broker=broker, backend=backend or None, set_as_current=False)
         self.worker: subprocess.Popen[bytes] | None = None
+        self._name = f"{pool}-{queues.partition(',')[0]}@shop"
+        self._command = [
+            str(python), "-m", "celery", "-A", "shop", "worker",
+            "-P", pool, "-c", str(self.slots), "-Q", queues, "-n", self._name, "-l", "ERROR",
+        ]  # fmt: skip
 
-    def start_worker(self, *options: str, name: str = "") -> subprocess.Popen[bytes]:
-        """Start its worker, as its team does, or another one with a name and options of its own, which the caller ends."""
-        usual = ("-c", "2", "-Q", "celery,payments,shop:other queue")
-        command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-l", "ERROR", *(options or usual)]
-        command += ["-n", name] if name else []
+    def start_worker(self) -> None:
+        """Start its worker, as its team does."""
+        self.start_worker_soon()
+        until(lambda: self.app.control.ping([self._name], timeout=0.5), "their worker")
+
+    def start_worker_soon(self) -> None:
+        """Start its worker, which takes tasks a moment later."""
         environment = {**os.environ, **self.environment}
-        worker = subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True)
-        if not name:
-            self.worker = worker
-        to = [name] if name else None
-        until(lambda: self.app.control.ping(destination=to, timeout=0.5), "their worker")
+        self.worker = subprocess.Popen(self._command, cwd=HERE, env=environment, start_new_session=True)
+
+    def start_another(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        """Start another worker, which the caller ends."""
+        command = [*self._command[:6], *options, "-n", name, "-l", "ERROR"]
+        worker = subprocess.Popen(command, cwd=HERE, env={**os.environ, **self.environment}, start_new_session=True)
+        until(lambda: self.app.control.ping([name], timeout=0.5), f"their worker {name}")
         return worker
 
     def kill_worker(self, worker: subprocess.Popen[bytes] | None = None) -> None:
@@ -105,12 +141,14 @@ class Shop:
 
 
 @contextmanager
-def beside(shop: Shop, home: Path, app: str = "shop.celery:app") -> Iterator[Client]:
-    """A client with a stack of ours beside the project, whose application is named so."""
+def beside(shop: Shop, home: Path, app: str = "shop.celery:app", *, broker_url: str | None = None) -> Iterator[Client]:
+    """A client with a stack of ours beside the project, whose application is named so; with a broker of our own, or with its broker."""
+    own = {"CANTATA_BROKER_URL": broker_url} if broker_url else {}
     with ExitStack() as opened:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {
                 **shop.environment,
+                **own,
                 "CANTATA_APP": app,
                 fault_points.VARIABLE: f"@{shop.fault}",
             }.items():
@@ -118,7 +156,7 @@ def beside(shop: Shop, home: Path, app: str = "shop.celery:app") -> Iterator[Cli
             patch.chdir(HERE)
             stack = opened.enter_context(embedded.Stack.start(home, tools=1, virtual_time=True))
         client = opened.enter_context(
-            Client(stack.url, broker_url=shop.environment["SHOP_BROKER"], config=definitions())
+            Client(stack.url, broker_url=broker_url or shop.environment["SHOP_BROKER"], config=definitions())
         )
         client.stack = stack  # type: ignore[attr-defined]  # for tests that kill its processes
         yield client

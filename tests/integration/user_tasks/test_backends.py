@@ -18,14 +18,16 @@ from tests.integration.user_tasks.test_faults import dispatched, pid_of, types
 from tests.waiting import freeze, until
 
 
-@pytest.fixture(scope="module", params=["files", "nowhere"])
+@pytest.fixture(scope="module", params=["files", "nowhere", "rpc"])
 def other(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey: Redis
 ) -> Iterator[tuple[Client, Shop]]:
-    """A project with results in files, or without results; and a client with a stack beside it."""
+    """A project with results in files, without results, or with results for their callers alone; and a client with a stack beside it."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "results").mkdir()
-    database, results = (7, f"file://{folder}/results") if request.param == "files" else (8, "")
+    database, results = {"files": (7, f"file://{folder}/results"), "nowhere": (8, ""), "rpc": (13, "rpc://")}[
+        request.param
+    ]
     shop = Shop(folder, url_of(valkey, database), results)
     try:
         shop.start_worker()
@@ -52,11 +54,28 @@ def test_a_task_that_fails(other: tuple[Client, Shop]) -> None:
 
     assert result.error
     told = (
-        "ValueError: no"
-        if shop.environment["SHOP_BACKEND"]
-        else "an exception: see the log of its worker: without a result backend"
+        "ValueError: no" if keeps_results(shop) else "an exception: see the log of its worker: without a result backend"
     )
     assert told in result.error.message
+
+
+@pytest.mark.parametrize(("name", "given", "output"), [("shy", {"times": 2}, 2), ("deputise", {"a": 5}, 15)])
+def test_a_task_that_retries_or_replaces_itself(
+    other: tuple[Client, Shop], name: str, given: dict[str, int], output: int
+) -> None:
+    assert ask(other[0], tool("a", name, **given)).final_output == output
+
+
+def test_no_result_stays_in_the_broker(other: tuple[Client, Shop], valkey: Redis) -> None:
+    client, shop = other
+    run = submit(client, tool("a", "slow", mark="kept", seconds=0.1))
+    task_id = dispatched(run)["task_id"]
+    assert run.result(PATIENCE_S).success
+
+    path, database = shop.environment["SHOP_BROKER"].removeprefix("redis+socket://").split("?virtual_host=")
+    with Redis(unix_socket_path=path, db=int(database), decode_responses=True) as broker:
+        for queue in broker.scan_iter(_type="list"):
+            assert task_id not in str(broker.lrange(queue, 0, -1)), queue
 
 
 @pytest.mark.parametrize(
@@ -78,13 +97,18 @@ def test_a_task_whose_end_nobody_hears_of_is_done_again(other: tuple[Client, Sho
     freeze(pid := pid_of(client, "tasks"))
     (tmp_path / "go").touch()
     until(lambda: not _is_active(shop, task_id), "its end")
-    if shop.environment["SHOP_BACKEND"]:
+    if keeps_results(shop):
         shop.app.AsyncResult(task_id).forget()
     os.kill(pid, signal.SIGKILL)  # with the message by which the task reported its end, if there is one
 
     assert run.result(PATIENCE_S).final_output == "unheard"
     assert len(shop.lines("finish", "unheard")) == 2
     assert types(run, "retry") == ["retry"]
+
+
+def keeps_results(shop: Shop) -> bool:
+    """Whether others than the caller of a task can read its result."""
+    return shop.environment["SHOP_BACKEND"].startswith("file:")
 
 
 def _is_active(shop: Shop, task_id: str) -> bool:

@@ -153,6 +153,7 @@ def test_a_chain_refuses_a_text_at_the_call_and_without_a_connection() -> None:
             "result_serializer = 'yaml'",
             "stores results with 'yaml', which cannot be read here: Refusing to deserialize",
         ),
+        ("result_backend = 'db+sqlite:///results'", "needs a package: No module named 'sqlalchemy'"),
     ],
 )
 def test_workers_refuse_an_application_whose_tasks_cannot_be_steps(

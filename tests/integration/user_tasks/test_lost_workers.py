@@ -41,8 +41,8 @@ def test_tasks_of_a_killed_worker_are_executed_again_if_they_are_lost_for_certai
     client, shop = killed
     go = str(tmp_path / "go")
     busy = ("-c", "5", "-Q", "celery", "--prefetch-multiplier", "2", *OFTEN)
-    prefork = shop.start_worker(*busy, name="prefork@shop")
-    solo = shop.start_worker("-P", "solo", "-Q", "shop:other queue", *OFTEN, name="solo@shop")
+    prefork = shop.start_another("prefork@shop", *busy)
+    solo = shop.start_another("solo@shop", "-P", "solo", "-Q", "shop:other queue", *OFTEN)
 
     held = [submit(client, tool("a", "long_held", mark=f"held {each}", file=go)) for each in range(3)]
     once = submit(client, tool("a", "long_once", mark="once", file=go))
@@ -58,7 +58,7 @@ def test_tasks_of_a_killed_worker_are_executed_again_if_they_are_lost_for_certai
     time.sleep(ASKED_S)  # the promise is about time
 
     shop.kill_worker(prefork)
-    again = shop.start_worker(*busy, name="prefork@shop")  # as a supervisor does: the same name, another process
+    again = shop.start_another("prefork@shop", *busy)  # as a supervisor does: the same name, another process
 
     until(lambda: all(len(shop.lines("start", f"held {each}")) == 2 for each in range(3)), "other attempts", FOUND_S)
     assert "its worker prefork@shop sends no heartbeats" in reason(held[0], "retry")

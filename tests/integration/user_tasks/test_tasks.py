@@ -122,6 +122,7 @@ def test_a_task_may_retry_or_replace_itself_keep_no_result_take_models_and_retur
             "no task 'shop.tasks.ad' is registered with the worker that got it; did you mean 'shop.tasks.add'?",
         ),
         ("renamed", {}, "task shop.tasks.renamed was not sent under the id that its apply_async was given"),
+        ("shy", {"times": 9}, "task shop.tasks.shy raised MaxRetriesExceededError: Can't retry shop.tasks.shy"),
         ("twice", {"mark": "x"}, "task shop.tasks.late is acknowledged late (acks_late)"),
     ],
 )

@@ -116,7 +116,7 @@ def make_app(
     )
     if beside is not None and broker_url is not None:
         app.conf.update(user_app.settings_beside(beside, broker_url))
-        if broker_url == user_app.broker_url_of(beside):
+        if user_app.has_broker(beside, broker_url):
             user_app.check_queues(beside, app.namespace)
     return app
 

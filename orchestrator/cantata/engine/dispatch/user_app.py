@@ -202,13 +202,22 @@ def redis_url_of(app: Celery) -> str | None:
 
 
 def broker_url_of(app: Celery) -> str:
-    """Return the address of the application's broker. Raises ConfigError for one that needs more settings than its address."""
+    """Return the address of the application's broker. Raises ConfigError for one that needs more settings than its address, and for SQS."""
     url = _broker_url(app)
+    if url.startswith("sqs://"):
+        raise ConfigError(
+            "the application's broker is SQS, which cannot carry our own messages; set CANTATA_BROKER_URL to a Redis or RabbitMQ"
+        )
     if url.startswith("sentinel://") or (url.startswith(_REDIS) and (app.conf.broker_use_ssl or ";" in url)):
         raise ConfigError(
             "the application's broker has settings beside its address; set CANTATA_BROKER_URL to its full address"
         )
     return url
+
+
+def has_broker(app: Celery, url: str) -> bool:
+    """Return whether an address is that of the application's own broker."""
+    return url == _broker_url(app)
 
 
 def _broker_url(app: Celery) -> str:
@@ -240,7 +249,7 @@ def settings_beside(app: Celery, url: str) -> Mapping[str, object]:
 
     `url` is the address of our broker; only the user's own one has its events.
     """
-    if url != broker_url_of(app):
+    if not has_broker(app, url):
         return {}
     shared = {"event_exchange": app.conf.event_exchange}
     return shared if url.startswith(_REDIS) else {**shared, **{name: app.conf[name] for name in _BROKER_SETTINGS}}

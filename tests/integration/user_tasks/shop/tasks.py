@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Task, shared_task
+from celery.exceptions import Ignore, Reject
 from pydantic import BaseModel
 
 import cantata
@@ -126,6 +127,61 @@ def quiet(a: int) -> int:
 def late(mark: str) -> str:
     """Be acknowledged late."""
     return mark
+
+
+@shared_task(bind=True, autoretry_for=(ConnectionError,), default_retry_delay=0, max_retries=2)
+def unsteady(self: Any, mark: str, failures: int) -> int:
+    """Fail a few times with an error for which Celery retries it."""
+    note(self, "start")
+    if self.request.retries < failures:
+        raise ConnectionError("no bank")
+    return int(self.request.retries)
+
+
+@shared_task(bind=True, rate_limit="1/m")
+def seldom(self: Any, mark: str) -> str:
+    """Be executed once a minute."""
+    note(self, "start")
+    return mark
+
+
+@shared_task(bind=True, expires=0.1)
+def perishable(self: Any, mark: str) -> str:
+    """Be of use only at once."""
+    note(self, "start")
+    return mark
+
+
+@shared_task(time_limit=1)
+def endless() -> None:
+    """Be killed by Celery."""
+    time.sleep(60)
+
+
+@shared_task(soft_time_limit=1)
+def too_long() -> None:
+    """Be interrupted by Celery."""
+    time.sleep(60)
+
+
+@shared_task(bind=True, acks_late=True, reject_on_worker_lost=True)
+def kept(self: Any, mark: str, file: str) -> str:
+    """Wait for a file, and be delivered again if this process dies."""
+    note(self, "start")
+    while not Path(file).exists():
+        time.sleep(0.02)
+    return mark
+
+
+@shared_task(bind=True, acks_late=True)
+def evasive(self: Any, mark: str, how: str) -> str:
+    """Tell Celery not to report an end; or do so the second time it is delivered."""
+    note(self, "start")
+    if how == "store":
+        self.update_state(state="SUCCESS", meta="stored")
+    if how == "requeue" and self.request.delivery_info["redelivered"]:
+        return "delivered again"
+    raise Ignore if how in ("ignore", "store") else Reject("no", requeue=how == "requeue")
 
 
 class Renaming(Task):  # type: ignore[type-arg]  # in the stubs only

@@ -40,13 +40,21 @@ def test_its_redis_is_its_broker_else_its_results(broker: object, backend: str |
     assert user_app.redis_url_of(shop(broker, backend)) == found
 
 
-@pytest.mark.parametrize(
-    "app",
-    [shop("sentinel://one:1"), shop([REDIS, REDIS]), shop("rediss://one:1", broker_use_ssl={"ssl_cert_reqs": None})],
-)
+NEEDS_MORE = [
+    shop("sentinel://one:1"), shop([REDIS, REDIS]), shop("rediss://one:1", broker_use_ssl={"ssl_cert_reqs": None}), shop("sqs://")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("app", NEEDS_MORE)
 def test_a_broker_with_more_settings_than_its_address_must_be_named(app: Celery) -> None:
     with pytest.raises(ConfigError, match="CANTATA_BROKER_URL"):
-        user_app.broker_url_of(app)
+        make_app(REDIS, beside=app)
+
+
+@pytest.mark.parametrize("app", NEEDS_MORE)
+@pytest.mark.parametrize("named", [REDIS, RABBIT])
+def test_beside_such_a_broker_our_own_is_the_one_that_is_named(app: Celery, named: str) -> None:
+    assert make_app(REDIS, named, beside=app).conf.broker_url == named
 
 
 def test_our_app_shares_its_broker_and_events_but_no_queue_and_no_remote_control() -> None:

@@ -21,6 +21,9 @@ import structlog
 from celery import Celery, Signature, states
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs lack it
 from celery.backends.redis import RedisBackend
+from celery.backends.rpc import RPCBackend
+from kombu import Queue
+from kombu.transport import virtual
 
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import App
@@ -95,8 +98,11 @@ class ResultWatcher:
         self._resume = resume
         self._has_results = task_results.has_results(application)
         self._is_announced = isinstance(application.backend, RedisBackend)
+        self._drop = {"ignore_result": True} if isinstance(application.backend, RPCBackend) else {}
+        """Results by `rpc://` would go to a queue of this process that nobody reads, and stay in a Redis for ever."""
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
+        self._reply_to = _address_of(self._replies, application)
         self._watched: dict[str, _Watched] = {}
         self._workers = UserWorkers(application, f"{app.namespace}-", lambda: bool(self._watched))
         self._listens_since = math.inf
@@ -135,7 +141,7 @@ class ResultWatcher:
         return f"{self._namespace}-{run_id}-{attempt}-{sha256(step_id.encode()).hexdigest()[:12]}"
 
     @contextmanager
-    def watching(self, call: TaskCall, *, ignores_result: bool | None) -> Iterator[Mapping[str, Signature[Any]]]:
+    def watching(self, call: TaskCall, *, ignores_result: bool | None) -> Iterator[Mapping[str, object]]:
         """Watch a task that is published in the block, with the options that the context gives; forget it if the block fails.
 
         `ignores_result` is None if only the user's workers know the task. Then its result is read, and it also reports its end.
@@ -145,11 +151,8 @@ class ResultWatcher:
         if is_read:
             self._watch(call)
         try:
-            yield (
-                {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
-                if reports_end
-                else {}
-            )
+            links = {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
+            yield {**(links if reports_end else {}), **self._drop}
         except BaseException:
             self._take(call.task_id)
             raise
@@ -196,11 +199,8 @@ class ResultWatcher:
         begun = call.begun
         if begun.spec.heartbeat_s is None:
             return {}
-        to = {"exchange": self._replies.exchange.name, "routing_key": self._replies.routing_key}
-        every_s = begun.spec.heartbeat_s / HEARTBEATS
-        return {
-            "cantata_heartbeat": {"to": to, "every_s": every_s, "args": [begun.run_id, begun.step_id, begun.attempt]}
-        }
+        every_s, args = begun.spec.heartbeat_s / HEARTBEATS, [begun.run_id, begun.step_id, begun.attempt]
+        return {"cantata_heartbeat": {"to": self._reply_to, "every_s": every_s, "args": args}}
 
     def _lost(self, calls: Sequence[TaskCall]) -> Mapping[str, str]:
         """Return by id why a task counts as lost with its worker; never one that must be called at most once, for that may be wrong.
@@ -381,8 +381,7 @@ class ResultWatcher:
 
     def _message(self, name: str, call: TaskCall) -> Signature[Any]:
         """Return the message by which a task reports its end. Its worker must not declare the queue, since it would then consume it."""
-        exchange, routing_key = self._replies.exchange.name, self._replies.routing_key
-        options = {"exchange": exchange, "routing_key": routing_key, "serializer": "json", "ignore_result": True}
+        options = {**self._reply_to, "serializer": "json", "ignore_result": True}
         args = (call.begun.run_id, call.begun.step_id, call.begun.attempt)
         return self.user_app.signature(name, args=args, options=options)
 
@@ -444,6 +443,18 @@ class ResultWatcher:
         except Exception as fault:  # noqa: BLE001  # anyone may send anything
             log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(fault).__name__}: {fault}")
         message.ack()
+
+
+def _address_of(queue: Queue, app: Celery) -> Mapping[str, str]:
+    """Return the options with which the user's workers, which do not know a queue, send a message to it.
+
+    A broker such as SQS has no exchanges: kombu remembers in each process which queues are bound to one. There the message names the queue
+    itself, by the exchange without a name; of type `direct`, Celery would take the default queue instead.
+    """
+    channel: Any = getattr(app.connection_for_write().get_transport_cls(), "Channel", object)
+    if issubclass(channel, virtual.Channel) and channel.get_table is virtual.Channel.get_table:
+        return {"exchange": "", "exchange_type": "topic", "routing_key": queue.name}
+    return {"exchange": queue.exchange.name, "routing_key": queue.routing_key}
 
 
 def _parts(name: str) -> tuple[str, int, str]:

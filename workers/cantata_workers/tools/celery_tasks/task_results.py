@@ -13,6 +13,7 @@ from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
+from celery.exceptions import ImproperlyConfigured
 from kombu.exceptions import ContentDisallowed, DecodeError, SerializerNotInstalled
 
 from cantata.engine.dispatch import user_app
@@ -112,6 +113,12 @@ def check(app: Celery) -> None:
         raise ConfigError(
             f"{app.main!r} has task_always_eager: its tasks run where they are called and no worker gets them; unset it for these workers"
         )
+    try:
+        app.backend  # noqa: B018  # made now, and connected later
+    except (ImportError, ImproperlyConfigured) as error:
+        raise ConfigError(
+            f"{app.main!r} has a result backend that needs a package: {error}; install it beside these workers too"
+        ) from error
     serializer = app.conf.result_serializer
     if serializer == "pickle" and has_results(app):
         raise ConfigError(
