@@ -103,12 +103,14 @@ def _item_of_ready(ready: tuple[str, Ready]) -> Item:
 
 
 def _check_tasks(sweep: Sweep) -> None:
-    """Have a worker look for the results of dispatched steps, and revoke tasks; without a worker they are left to expire."""
+    """Have a worker look for the results of dispatched steps, and revoke tasks; without a worker, the next one looks, and tasks expire."""
     tasks, revoked = (
         [name for swept in sweep.found for name in swept.tasks],
         [name for swept in sweep.found for name in swept.revoked],
     )
-    if (tasks or revoked) and TASKS in registry.slots(sweep.ledger.redis):
+    if revoked or (
+        tasks and TASKS in registry.slots(sweep.ledger.redis)
+    ):  # a revocation is told once: it waits in the queue
         for start in range(0, max(len(tasks), len(revoked)), CHECKED_AT_ONCE):
             part = slice(start, start + CHECKED_AT_ONCE)
             sweep.app.send_task(TASK_CHECK, args=(tasks[part], revoked[part]), queue=sweep.app.broker_queue(TASKS))

@@ -37,7 +37,8 @@ CASES = {
         'up{job="cantata-gateway",instance="a"}': "0x90", 'up{job="cantata-gateway",instance="b"}': "1x90"}),
     "CantataRedisUnreachable": Case({"cantata_redis_up": "0x90"}, {"cantata_redis_up": "1x90"}),
     "CantataRedisRefusesWrites": Case(REFUSED, {"cantata_redis_writable": "1x90"}, at="1m"),
-    "CantataRedisMemoryFilling": Case({"cantata_redis_memory_full_seconds": "7200x90"}, {"cantata_redis_memory_full_seconds": "90000x90"}),
+    "CantataRedisMemoryFilling": Case({"cantata_redis_memory_full_seconds": "7200x90"}, {
+        "cantata_redis_memory_full_seconds": "90000x90"}),
     "CantataSweepStopped": Case({"cantata_sweep_age_seconds": "40+60x90"}, REFUSED),
     "CantataRedisMemoryHigh": Case(
         {"cantata_redis_memory_bytes": "90x90", "cantata_redis_memory_limit_bytes": "100x90"},
@@ -54,14 +55,17 @@ CASES = {
         'cantata_queue_oldest_wait_seconds{queue="tools"}': "30x90"}),
     "CantataDeadLetters": Case({"cantata_dead_letters": "1x90"}, {"cantata_dead_letters": "0x90"}),
     "CantataWorkersFull": Case(
-        {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_slots{queue="tools"}': "4x90", 'cantata_queue_ready{queue="tools"}': "1x90"},
+        {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_slots{queue="tools"}': "4x90",
+         'cantata_queue_ready{queue="tools"}': "1x90"},
         {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_ready{queue="tools"}': "1x90"}),
     "CantataRunsFailing": Case(
         {'cantata_runs_closed_total{status="failed"}': "0+2x90", 'cantata_runs_closed_total{status="succeeded"}': "0+8x90"},
         {'cantata_runs_closed_total{status="failed"}': "0+2x90", 'cantata_runs_closed_total{status="succeeded"}': "0+80x90"}),
-    "CantataWebhooksFailing": Case({'cantata_webhooks_total{status="failed"}': "0+1x90"}, {'cantata_webhooks_total{status="succeeded"}': "0+1x90"}),
+    "CantataWebhooksFailing": Case({'cantata_webhooks_total{status="failed"}': "0+1x90"}, {
+        'cantata_webhooks_total{status="succeeded"}': "0+1x90"}),
     "CantataSchedulesOverdue": Case({"cantata_schedules_overdue": "1x90"}, {"cantata_schedules_overdue": "0x90"}),
-    "CantataSchedulesMissed": Case({'cantata_schedule_times_total{outcome="missed"}': "0+1x90"}, {'cantata_schedule_times_total{outcome="fired"}': "0+1x90"}),
+    "CantataSchedulesMissed": Case({'cantata_schedule_times_total{outcome="missed"}': "0+1x90"}, {
+        'cantata_schedule_times_total{outcome="fired"}': "0+1x90"}),
     "CantataBatchRowsFailing": Case(
         {'cantata_batch_rows_total{outcome="failed"}': "0+2x90", 'cantata_batch_rows_total{outcome="succeeded"}': "0+2x90"},
         {'cantata_batch_rows_total{outcome="failed"}': "0+1x90", 'cantata_batch_rows_total{outcome="succeeded"}': "0+90x90"}),
@@ -69,7 +73,8 @@ CASES = {
     "CantataModelFailing": Case(
         {'cantata_model_calls_total{model="m",outcome="error"}': "0+3x90", 'cantata_model_calls_total{model="m",outcome="ok"}': "0+3x90"},
         {'cantata_model_calls_total{model="m",outcome="cancelled"}': "0+3x90", 'cantata_model_calls_total{model="m",outcome="ok"}': "0+3x90"}),
-    "CantataLimitsTight": Case({'cantata_limit_waits_total{model="m",reason="rpm"}': "0+120x90"}, {'cantata_limit_waits_total{model="m",reason="rpm"}': "0+1x90"}),
+    "CantataLimitsTight": Case({'cantata_limit_waits_total{model="m",reason="rpm"}': "0+120x90"}, {
+        'cantata_limit_waits_total{model="m",reason="rpm"}': "0+1x90"}),
     "CantataBudgetSpent": Case({'cantata_budget_refusals_total{budget="day"}': "0+1x90"}, {'cantata_budget_refusals_total{budget="day"}': "3x90"}),
 }  # fmt: skip
 
@@ -104,6 +109,7 @@ def test_each_alert_has_a_case() -> None:
     assert CASES.keys() == {rule["alert"] for rule in write_metrics.rules()}
 
 
+@pytest.mark.slow("promtool evaluates each rule for 80 minutes, twice")
 def test_each_alert_fires_where_it_should_and_keeps_silent_where_it_should(tmp_path: Path) -> None:
     tests = [
         asked(name, series, case.at, fires=fires)

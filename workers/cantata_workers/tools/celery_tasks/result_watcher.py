@@ -173,7 +173,10 @@ class ResultWatcher:
                 log.warning("revoke_failed", tasks=len(task_ids), error=str(error))
 
     def check(self, tasks: Iterable[str], revoked: Iterable[str]) -> None:
-        """Look for the results of dispatched steps (`run|attempt|step`), end those past their time limit, and revoke tasks."""
+        """Revoke tasks, look for the results of dispatched steps (both `run|attempt|step`), and end those past their time limit."""
+        self.revoke(
+            [self.task_id(*parts) for each in revoked if (parts := _parts_if_readable(each))]
+        )  # first: nothing else has them
         found = [each for each in map(self._readable, tasks) if each]
         lost = self._lost([call for call, _ in found])
         results = self.read([call.task_id for call, _ in found])  # after it: a task may have ended before its worker
@@ -192,7 +195,6 @@ class ResultWatcher:
                 )  # not before: the answer of a worker that discards it must not be the outcome
             elif self._has_results:
                 self._watch(call, age_s)
-        self.revoke([self.task_id(*parts) for each in revoked if (parts := _parts_if_readable(each))])
 
     def heartbeat_header(self, call: TaskCall) -> Mapping[str, object]:
         """Return the header by which a task's `cantata.heartbeat()` finds the queue of replies; nothing without `heartbeat_s`."""

@@ -113,27 +113,26 @@ def check(app: Celery) -> None:
         raise ConfigError(
             f"{app.main!r} has task_always_eager: its tasks run where they are called and no worker gets them; unset it for these workers"
         )
+    serializer = app.conf.result_serializer
     try:
-        app.backend  # noqa: B018  # made now, and connected later
+        backend: Any = app.backend  # made now, and connected later
+        keeps_results = has_results(app)
+        if keeps_results and serializer != "pickle":
+            backend.decode(backend.encode(None))
     except (ImportError, ImproperlyConfigured) as error:
         raise ConfigError(
             f"{app.main!r} has a result backend that needs a package: {error}; install it beside these workers too"
         ) from error
-    serializer = app.conf.result_serializer
-    if serializer == "pickle" and has_results(app):
-        raise ConfigError(
-            f"{app.main!r} stores results with pickle, which may execute code when it is read; set result_serializer to 'json'"
-        )
-    try:
-        if has_results(app):
-            backend: Any = app.backend
-            backend.decode(backend.encode(None))
     except (ContentDisallowed, KeyError, SerializerNotInstalled) as error:
         reason = "it is not registered" if isinstance(error, KeyError) else error
         raise ConfigError(
             f"{app.main!r} stores results with {serializer!r}, which cannot be read here: {reason}. Install its package here and name it "
             "in result_accept_content, or have an application without a result backend, whose tasks report their ends"
         ) from error
+    if keeps_results and serializer == "pickle":
+        raise ConfigError(
+            f"{app.main!r} stores results with pickle, which may execute code when it is read; set result_serializer to 'json'"
+        )
 
 
 def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
