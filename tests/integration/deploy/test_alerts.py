@@ -72,10 +72,12 @@ CASES = {
     "CantataLeasesLost": Case({"cantata_leases_lost_total": "0+1x90"}, {"cantata_leases_lost_total": "7x90"}),
     "CantataModelFailing": Case(
         {'cantata_model_calls_total{model="m",outcome="error"}': "0+3x90", 'cantata_model_calls_total{model="m",outcome="ok"}': "0+3x90"},
-        {'cantata_model_calls_total{model="m",outcome="cancelled"}': "0+3x90", 'cantata_model_calls_total{model="m",outcome="ok"}': "0+3x90"}),
+        {'cantata_model_calls_total{model="m",outcome="cancelled"}': "0+3x90",
+         'cantata_model_calls_total{model="m",outcome="ok"}': "0+3x90"}),
     "CantataLimitsTight": Case({'cantata_limit_waits_total{model="m",reason="rpm"}': "0+120x90"}, {
         'cantata_limit_waits_total{model="m",reason="rpm"}': "0+1x90"}),
-    "CantataBudgetSpent": Case({'cantata_budget_refusals_total{budget="day"}': "0+1x90"}, {'cantata_budget_refusals_total{budget="day"}': "3x90"}),
+    "CantataBudgetSpent": Case({'cantata_budget_refusals_total{budget="day"}': "0+1x90"}, {
+        'cantata_budget_refusals_total{budget="day"}': "3x90"}),
 }  # fmt: skip
 
 
