@@ -10,7 +10,7 @@ from typing import Any, cast
 from redis import ConnectionPool, Redis, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
-from redis.exceptions import RedisClusterException, RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection, SentinelManagedSSLConnection
 
@@ -145,6 +145,17 @@ def check(client: Redis, *, url: str = "") -> tuple[str, ...]:
             info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster)
         )
     return tuple(warnings)
+
+
+def loaded(url: str, failure: RedisError) -> str:
+    """Return how much of its data a Redis that is loading has loaded; empty for another failure, or if it does not tell."""
+    if not isinstance(failure, BusyLoadingError):
+        return ""
+    with suppress(RedisError, KeyError), connect(url) as redis:
+        info = redis.info("persistence")  # answered meanwhile
+        percent, left_s = float(info["loading_loaded_perc"]), int(info["loading_eta_seconds"])
+        return f" ({percent:.0f} % loaded" + (f", about {left_s} s left)" if left_s > 0 else ")")
+    return ""
 
 
 def _server_warnings(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str]:

@@ -8,15 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
 from typing import Generic, ParamSpec, TypeVar
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
-
-from redis.exceptions import BusyLoadingError
 
 from cantata.engine import publisher
 from cantata.engine.fleet import load
@@ -26,7 +24,7 @@ from cantata.flows.definitions import Budget, Limits
 from cantata.ledger import refused_steps
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.cluster import Cluster
-from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect, reason, without_password
+from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect, loaded, reason, without_password
 from cantata.ledger.redis.keys import key_of
 from cantata.operation.embedded import StackStatus
 from cantata.operation.health.facts import (
@@ -38,7 +36,6 @@ from cantata.operation.health.facts import (
     ServiceProbe,
     Unavailable,
 )
-from cantata.text.text_format import duration
 
 TIMEOUT_S = 4.0  # for all parts together
 PROBE_TIMEOUT_S = 3.0
@@ -224,18 +221,7 @@ def _connected(url: str) -> Iterator[Redis]:
                 redis.connection_pool.connection_kwargs["health_check_interval"] = 0
             yield redis
     except RedisFailure as error:
-        raise UnavailableError(f"{reason(error, without_password(url))}{_loaded(url, error)}") from error
-
-
-def _loaded(url: str, failure: RedisFailure) -> str:
-    """Return how much of its data a Redis that is loading has loaded; empty for another failure, or if it does not tell."""
-    if not isinstance(failure, BusyLoadingError):
-        return ""
-    with suppress(RedisFailure), connect(url) as redis:
-        info = redis.info("persistence")  # answered meanwhile
-        percent, left_s = float(info["loading_loaded_perc"]), int(info["loading_eta_seconds"])
-        return f" ({percent:.0f} % loaded" + (f", about {duration(left_s * 1000)} left)" if left_s > 0 else ")")
-    return ""
+        raise UnavailableError(f"{reason(error, without_password(url))}{loaded(url, error)}") from error
 
 
 def _service(found: ServiceProbe | Unavailable, name: str, url: str) -> ServiceProbe:
