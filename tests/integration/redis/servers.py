@@ -89,6 +89,10 @@ class Server:
             *(word for name, value in told.items() for word in (f"--{name}", *value.split(" "))),
         ]
 
+    def add(self, option: str, value: str) -> None:
+        """Start it with this option too, from the next time on."""
+        self._command += [f"--{option}", value]
+
     @property
     def place(self) -> str:
         """Host and port."""
@@ -97,7 +101,8 @@ class Server:
     def start(self) -> None:
         """Start it; it is there a moment later."""
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            # With our signals: it ignores SIGXFSZ, so that a limit of file sizes acts as a full disk.
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, restore_signals=False)
 
     def wait(self) -> None:
         """Wait until it answers."""

@@ -36,7 +36,7 @@ def connect_async(url: str, *, namespace: str | None = None) -> Redis:
 def _connect(url: str) -> Redis:
     address = parse(url)
     options: dict[str, Any] = {
-        "decode_responses": True, "client_name": "cantata-gateway", "health_check_interval": 30, "socket_connect_timeout": 5,
+        "decode_responses": True, "client_name": "cantata-gateway", "socket_connect_timeout": 5,
         "socket_timeout": 30, "retry": Retry(NoBackoff(), 0),
     }  # fmt: skip
     if address.kind == "cluster":

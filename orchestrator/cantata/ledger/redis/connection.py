@@ -57,6 +57,7 @@ def connect(url: str, *, owner: str = "", single: bool = False, namespace: str |
 
 def _connect(url: str, *, name: str, single: bool) -> Redis:
     address = parse(url)
+    # Without PINGs of redis-py: a Redis that loads its data, or cannot write its disk, refuses them, and still answers what is read.
     options = {
         "decode_responses": True, "client_name": name, "socket_connect_timeout": 5, "socket_timeout": 30, "retry": _never_again(),
     }  # fmt: skip
@@ -64,7 +65,6 @@ def _connect(url: str, *, name: str, single: bool) -> Redis:
         return _connect_cluster(
             address, {**options, **address.options}, url, patience_s=CHILD_PATIENCE_S if single else 0.0
         )
-    options["health_check_interval"] = 30
     if address.kind == "sentinel":
         pool: ConnectionPool = sentinel_pool(
             address, {**options, **address.options, "connection_class": master_connection(address)}

@@ -217,8 +217,6 @@ def _connected(url: str) -> Iterator[Redis]:
     """Connect for the block. Raises UnavailableError, with the reason in a sentence, for an error of Redis."""
     try:
         with connect(url) as redis:
-            if not isinstance(redis, Cluster):  # a Redis that refuses writes also refuses the PING of a new connection
-                redis.connection_pool.connection_kwargs["health_check_interval"] = 0
             yield redis
     except RedisFailure as error:
         raise UnavailableError(f"{reason(error, without_password(url))}{loaded(url, error)}") from error

@@ -124,9 +124,17 @@ class FleetMonitor:
                     *_queues_in(self._client.definitions),
                 }  # they may lose their workers later
                 named = sorted({*self._named, *self._requested, *served, *ready_queues})
-            return standing, self._fleet.queue_loads(standing, named), self._fleet.estimated_bytes()
+            return standing, self._queue_loads(standing, named), self._fleet.estimated_bytes()
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
+
+    def _queue_loads(self, standing: FleetLoad, named: list[str]) -> dict[str, QueueLoad]:
+        try:
+            return self._fleet.queue_loads(standing, named)
+        except (UnavailableError, RedisFailure):
+            if not standing.write_error:
+                raise
+            return {}  # a broker on the same Redis cannot be asked then; what is known is shown
 
     def load(self, named: Iterable[str] = ()) -> LoadReport:
         """Return the load of the queues. Raises UnavailableError."""
