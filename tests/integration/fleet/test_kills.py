@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -47,6 +49,27 @@ def check_journal(journal: Journal, names: set[object], recorded: set[object] | 
         )
         if line["what"] == "finish":
             over.add(line["name"])
+
+
+@pytest.mark.slow("a worker is killed, and must be missed")
+def test_a_killed_worker_is_listed_as_lost_with_the_steps_that_it_had(victim: EmbeddedClient, journal: Journal) -> None:
+    environment = {**os.environ, "REDIS_URL": victim.redis_url}
+    command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", "elsewhere", "--concurrency", "1"]
+    own = definitions()
+    own.tools["had"] = own.tools["slow"].model_copy(update={"queue": "elsewhere"})
+    node = tool("a", "had", journal=str(journal.path), mark="had", seconds=2.0)
+    worker = subprocess.Popen(command, env=environment, start_new_session=True)
+    with Client(victim.redis_url, config=own) as client:
+        run = client.submit_chain({"nodes": [node], "entry_node": "a"})
+        until(lambda: journal.of("start", "had"), "the start")
+
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+        (lost,) = until(lambda: [each for each in client.fleet.load().lost_workers if each.steps], "the loss")
+        assert (lost.queues, lost.steps) == (("elsewhere",), (f"{run.run_id} a",))
+        assert lost.name not in {each.name for each in client.fleet.workers()}
+        run.cancel()
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")

@@ -258,7 +258,7 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
 
 
 def _lost_workers(fleet: FleetFacts) -> list[Check]:
-    """Return a check of each queue's lost workers; none if none was lost."""
+    """Return a check of the workers that were lost; none if none was."""
     lost = fleet.load.lost_workers
     if not lost:
         return []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cantata.engine.fleet.load import FleetLoad, QueueLoad
+from cantata.engine.fleet.lost_workers import LostWorker
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.limits.limiter import LimitUsage, PausedModel, Pressure
 from cantata.flows.definitions import Budget, Budgets, Limits, Rates
@@ -243,7 +244,37 @@ REDIS = [
     ),
 ]
 
+LOST = LostWorker(name="gone@two", queues=("tools",), host="two", pid=7, seen_at=1_700_000_000.0, steps=("run-1 a",))
 FLEET = [
+    (
+        fleet(workers=[], write_error="it is full"),
+        "workers",
+        "degraded",
+        "unknown while Redis refuses writes",
+        "see the check Redis",
+    ),
+    (
+        fleet(lost_workers=[LOST]),
+        "lost workers",
+        "degraded",
+        "1 ended without a shutdown, or are frozen: gone@two (tools), last seen 22:13:20 UTC; it had run-1 a",
+        "start another",
+    ),
+    (
+        fleet(lost_workers=[LOST] * 5),
+        "lost workers",
+        "degraded",
+        "; and 2 more",
+        "start another",
+    ),
+    (
+        fleet(memory_full_in_s=7200.0),
+        "forecast",
+        "degraded",
+        "Redis is full in about 2 h 00 min, at the growth of the last hour",
+        "raise its maxmemory",
+    ),
+    (fleet(memory_full_in_s=90_000.0), "forecast", "ok", "Redis is full in about", ""),
     (
         fleet(workers=[]),
         "workers",

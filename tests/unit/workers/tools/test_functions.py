@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +110,24 @@ def test_functions_of_two_folders_with_modules_of_one_name_are_distinguished(tmp
     assert load("shared_name:who", str(tmp_path / "one"))() == "one"
     assert load("shared_name:who", str(tmp_path / "two"))() == "two"
     assert load("shared_name:who", str(tmp_path / "one"))() == "one"
+
+
+def test_modules_that_the_program_around_us_imported_itself_stay_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"only_in_{folder}.py").write_text(f"def call(): return {value}\n")
+        (tmp_path / folder / "in_both.py").write_text(f"def call(): return {value}\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "a"))
+    own = [importlib.import_module(name).call for name in ("only_in_a", "in_both")]
+
+    assert load("only_in_a:call", str(tmp_path / "a")) is own[0]
+    assert load("in_both:call", str(tmp_path / "a")) is own[1]
+    assert load("only_in_b:call", str(tmp_path / "b"))() == 2
+    assert load("in_both:call", str(tmp_path / "b"))() == 2
+
+    assert sys.modules["only_in_a"].call is own[0]
 
 
 def test_folders_without_init_of_one_name_are_distinguished(tmp_path: Path) -> None:
