@@ -35,6 +35,7 @@ class Case:
 CASES = {
     "CantataGatewayDown": Case({'up{job="cantata-gateway",instance="a"}': "0x90"}, {
         'up{job="cantata-gateway",instance="a"}': "0x90", 'up{job="cantata-gateway",instance="b"}': "1x90"}),
+    "CantataWorkersUnseen": Case({"cantata_redis_up": "1x90"}, {'up{job="cantata-workers",instance="a"}': "1x90"}),
     "CantataRedisUnreachable": Case({"cantata_redis_up": "0x90"}, {"cantata_redis_up": "1x90"}),
     "CantataRedisRefusesWrites": Case(REFUSED, {"cantata_redis_writable": "1x90"}, at="1m"),
     "CantataRedisMemoryFilling": Case({"cantata_redis_memory_full_seconds": "7200x90"}, {

@@ -255,3 +255,27 @@ def test_a_wrong_file_of_tokens_is_refused_without_showing_one(
     assert done.exit_code == 2, done.output
     assert "0123456789" not in done.stderr
     assert "spaces" not in done.stderr
+
+
+def test_tokens_are_read_again_when_their_file_changes(deployment: Deployment, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    first, second = "token-that-goes-012345", "token-that-comes-01234"
+    file.write_text(f"{first}: anna\n")
+
+    with (
+        deployment.gateway("--tokens-file", str(file)) as gateway,
+        gateway.http(first) as old,
+        gateway.http(second) as new,
+    ):
+        assert (old.get("/runs").status_code, new.get("/runs").status_code) == (200, 401)
+
+        file.write_text("{not: [valid")
+        until(lambda: "tokens_not_read" in (deployment.folder / "gateway.log").read_text(), "the error")
+        file.unlink()
+        assert old.get("/runs").status_code == 200, "those read before are valid"
+
+        (tmp_path / "next.yaml").write_text(f"{second}: {{tenant: otto, scopes: [read]}}\n")
+        (tmp_path / "next.yaml").rename(file)  # as Kubernetes does
+        until(lambda: new.get("/runs").status_code == 200, "the new token", pause_s=0.5)  # unknown ones are throttled
+        assert old.get("/runs").status_code == 401
+        assert new.post("/turns", json={"text": "x"}).status_code == 403

@@ -6,12 +6,14 @@ A browser cannot send an Authorization header with a WebSocket. There a token ma
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 
+import structlog
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,6 +28,9 @@ from cantata.surfaces.http.origins import foreign_page, is_local_request
 from cantata.surfaces.http.rejections import RequestRejected
 from cantata.values import JsonValue
 
+log = structlog.get_logger(__name__)
+
+POLL_S = 0.5  # between two looks at the file of tokens
 SUBPROTOCOL = "cantata"
 TOKEN_SUBPROTOCOL = "bearer."
 PAGES = "/pages"
@@ -51,8 +56,10 @@ def is_page(path: str) -> bool:
 class Tokens:
     """Tokens and their rights. Only digests are kept, so that the time of a lookup reveals nothing about a token."""
 
-    def __init__(self, grants: Mapping[str, Grant]) -> None:
+    def __init__(self, grants: Mapping[str, Grant], *, path: Path | None = None) -> None:
+        """Create them; `path` is the file that they were read from."""
         self._grants = {_digest(token): _named(grant, token) for token, grant in grants.items()}
+        self.path = path
 
     def __len__(self) -> int:
         return len(self._grants)
@@ -65,6 +72,10 @@ class Tokens:
             if compare_digest(known, digest):
                 found = grant
         return found
+
+    def replace_by(self, others: Tokens) -> None:
+        """Take the tokens and rights of `others` in place of all that are known."""
+        self._grants = others._grants
 
 
 def read_tokens(text: str, source: str) -> Tokens:
@@ -93,9 +104,37 @@ def read_tokens(text: str, source: str) -> Tokens:
 def read_tokens_file(path: Path) -> Tokens:
     """Return the tokens in a file. Raises ConfigError."""
     try:
-        return read_tokens(path.read_text("utf-8"), str(path))
+        found = read_tokens(path.read_text("utf-8"), str(path))
+        found.path = path
+        return found
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the file of tokens cannot be read: {error}", source=str(path)) from None
+
+
+async def reread_on_change(tokens: Tokens) -> None:
+    """Keep tokens equal to their file, until cancelled. While the file has faults or is missing, those known before are valid."""
+    if (path := tokens.path) is None:
+        return
+    served = seen = await asyncio.to_thread(_stat, path)
+    while True:
+        await asyncio.sleep(POLL_S)
+        before, seen = seen, await asyncio.to_thread(_stat, path)
+        if seen == served or seen != before:  # unchanged, or still being saved
+            continue
+        served = seen
+        try:
+            tokens.replace_by(await asyncio.to_thread(read_tokens_file, path))
+            log.info("tokens_read", file=str(path), tokens=len(tokens))
+        except ConfigError as error:
+            log.error("tokens_not_read", error=str(error), note="those read before are valid until it is corrected")
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class Access:

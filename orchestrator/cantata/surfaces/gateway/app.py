@@ -14,7 +14,7 @@ from cantata import __version__
 from cantata.client.client import Client
 from cantata.client.streams import EventStreams
 from cantata.surfaces.gateway import http_errors, metrics
-from cantata.surfaces.gateway.access import Access, Tokens
+from cantata.surfaces.gateway.access import Access, Tokens, reread_on_change
 from cantata.surfaces.gateway.api import batches, bodies, chat_socket, inbox, pages, routes, schedules
 from cantata.surfaces.gateway.config_reload import reload_on_change
 from cantata.surfaces.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
@@ -69,11 +69,14 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         reading = asyncio.create_task(streams.run())
-        reloading = asyncio.create_task(reload_on_change(service))
+        reloading = [asyncio.create_task(reload_on_change(service))]
+        if tokens is not None:
+            reloading.append(asyncio.create_task(reread_on_change(tokens)))
         try:
             yield
         finally:
-            reloading.cancel()
+            for task in reloading:
+                task.cancel()
             streams.end()
             with suppress(asyncio.CancelledError):
                 await reading

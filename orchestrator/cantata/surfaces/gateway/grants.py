@@ -33,7 +33,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 """Kind of a name → the fields of a grant that may list it."""
 _CONTROL = ("branch", "map", "wait")  # nodes without a tool or agent
 
-_REMEDY = "change it where the gateway's tokens are kept, and restart the gateway"
+_REMEDY = "change it where the gateway's tokens are kept"
 
 
 class Grant(Value):

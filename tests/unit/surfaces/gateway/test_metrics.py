@@ -34,6 +34,7 @@ STANDING = FleetLoad(
     sweep_age_s=0.5,
     memory_bytes=1000,
     memory_limit_bytes=0,
+    memory_full_in_s=60.0,
     paused_models=[PausedModel("openai/x", 0.0, 5e9, 60.0, "slow down")],
 )
 
