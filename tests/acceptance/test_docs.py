@@ -306,7 +306,7 @@ def test_command_lines_are_understood(block: Block) -> None:
     for line in lines(block):
         command, *arguments = words(line)
         match command:
-            case "submit":
+            case "submit" | ".cantata/bin/submit":
                 parse(arguments)
             case "./run":
                 assert arguments[0] in re.findall(r"^  (\w+) ", (TOP / "run").read_text(), re.MULTILINE)

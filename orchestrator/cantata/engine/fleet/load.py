@@ -80,7 +80,7 @@ class FleetLoad:
     memory_limit_bytes: int
     """0 if there is none."""
     memory_full_in_s: float | None = None
-    """Until Redis is full at the growth of the last hour; None if it does not grow, or is not known."""
+    """Until Redis is full if it grows as in the last hour; None if it does not grow, or that is not known."""
     write_error: str = ""
     """Why Redis refuses writes; empty if it takes them. If not, workers cannot announce themselves: nothing is known of them."""
     sweep_fault: str = ""

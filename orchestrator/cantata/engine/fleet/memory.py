@@ -15,7 +15,7 @@ from cantata.ledger.redis.keys import key_of
 
 SAMPLES_KEY = "memory_samples"  # list: the time (s) and the used bytes of each sample, `1700000000 1234`, the newest first; expires
 EVERY_S = 60.0
-MOST = 60  # samples: the growth of the last hour counts
+MOST = 60  # samples: the last hour counts
 EXPIRE_S = 7200
 LEAST_SPAN_S = 600.0  # of samples, before they tell anything
 FAR_S = 7 * 86_400.0  # a forecast of more is none
@@ -52,7 +52,7 @@ def samples(redis: Redis) -> list[Sample]:
 
 
 def full_in_s(taken: Sequence[Sample], used: float, limit: float) -> float | None:
-    """Return the seconds until `used` reaches `limit`, at the growth of the samples; None if it does not grow, or nothing can be said."""
+    """Return the seconds until `used` reaches `limit`, if it grows as in the samples; None if it does not grow, or nothing can be said."""
     times = [at for at, _ in taken]
     if not limit or len(times) < 2 or max(times) - min(times) < LEAST_SPAN_S:
         return None

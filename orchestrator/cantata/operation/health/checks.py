@@ -211,11 +211,11 @@ def check_fleet(fleet: FleetFacts | Unavailable, version: str, broker: str = "")
 
 
 def _forecast(fleet: FleetFacts) -> list[Check]:
-    """Return a check of when Redis is full, at the growth of the last hour; none if it does not grow."""
+    """Return a check of when Redis is full if it grows as in the last hour; none if it does not grow."""
     left_s = fleet.load.memory_full_in_s
     if left_s is None:
         return []
-    message = f"Redis is full in about {duration(left_s * 1000)}, at the growth of the last hour"
+    message = f"Redis is full in about {duration(left_s * 1000)} if it grows as in the last hour"
     if left_s > SOON_S:
         return [ok("forecast", message)]
     return [degraded("forecast", message, "raise its maxmemory, or shorten the retention of runs")]

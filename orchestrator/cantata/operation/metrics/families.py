@@ -181,7 +181,7 @@ FAMILIES: Sequence[Family] = (
         "cantata_redis_memory_full_seconds",
         "gauge",
         (),
-        "Time until Redis is full, at the growth of the last hour; missing if it does not grow.",
+        "Time until Redis is full if it grows as in the last hour; missing if it does not grow.",
         "gateway",
     ),
     Family(

@@ -271,7 +271,7 @@ FLEET = [
         fleet(memory_full_in_s=7200.0),
         "forecast",
         "degraded",
-        "Redis is full in about 2 h 00 min, at the growth of the last hour",
+        "Redis is full in about 2 h 00 min if it grows as in the last hour",
         "raise its maxmemory",
     ),
     (fleet(memory_full_in_s=90_000.0), "forecast", "ok", "Redis is full in about", ""),

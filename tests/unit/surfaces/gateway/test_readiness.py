@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cantata.client.fleet import Fleet
-from cantata.engine.fleet import registry
+from cantata.engine.fleet import load, registry
 from cantata.engine.fleet.load import USUAL_QUEUES
 from cantata.surfaces.gateway import readiness
 from cantata.surfaces.gateway.readiness import Readiness
@@ -35,6 +35,12 @@ class CountingRedis(HungRedis):
     def ping(self) -> None:
         """Answer."""
         self.asked += 1
+
+
+@pytest.fixture(autouse=True)
+def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of Redis asks whether it takes writes."""
+    monkeypatch.setattr(load, "write_error", lambda redis: redis.ping() or "")
 
 
 def readiness_of(redis: HungRedis) -> Readiness:
