@@ -13,6 +13,7 @@ from redis import Redis
 from cantata.engine import duties, isolation, sweeper
 from cantata.engine.dispatch.celery_app import App, make_app
 from cantata.engine.fleet.clock_skip import bring_nearer
+from cantata.errors import UnavailableError
 from cantata.features.schedules import firing
 from cantata.ledger import encoding, step_store
 from cantata.ledger.ledger import Ledger
@@ -80,6 +81,25 @@ def test_a_step_that_cannot_be_sent_holds_up_no_other(
     assert sweep_once(app, ledger)
 
     assert sorted(steps_in(valkey, TOOLS)) == sorted(set(STEPS) - {BAD})
+
+
+def test_revocations_that_cannot_be_sent_are_left_to_the_next_sweep(
+    ledger: Ledger, valkey: Redis, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"run-{number}|1|a" for number in range(40)]
+    ledger.steps.keep_revoked(names)
+    sent: list[str] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UnavailableError("the broker is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(App, "send_task", refuse)
+        assert not sweep_once(app, ledger)
+    monkeypatch.setattr(App, "send_task", lambda _, __, args, **more: sent.extend(args[1]))
+    assert sweep_once(app, ledger)
+
+    assert sorted(sent) == sorted(names)
 
 
 @pytest.mark.parametrize("duty", [name for name, _ in process_duties.DUTIES])

@@ -113,7 +113,11 @@ def _check_tasks(sweep: Sweep) -> None:
     ):  # a revocation is told once: it waits in the queue
         for start in range(0, max(len(tasks), len(revoked)), CHECKED_AT_ONCE):
             part = slice(start, start + CHECKED_AT_ONCE)
-            sweep.app.send_task(TASK_CHECK, args=(tasks[part], revoked[part]), queue=sweep.app.broker_queue(TASKS))
+            try:
+                sweep.app.send_task(TASK_CHECK, args=(tasks[part], revoked[part]), queue=sweep.app.broker_queue(TASKS))
+            except BaseException:
+                sweep.ledger.steps.keep_revoked(revoked[start:])  # the next sweep has them again
+                raise
 
 
 def _sweep_permits(sweep: Sweep) -> None:

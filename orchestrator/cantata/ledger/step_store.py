@@ -31,7 +31,7 @@ from cantata.ledger.encoding import (
 from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
 from cantata.ledger.redis import clock
-from cantata.ledger.redis.keys import run_key, shard_of
+from cantata.ledger.redis.keys import run_key, shard_key, shard_of
 from cantata.ledger.redis.pieces import scan
 from cantata.ledger.scripts import ScriptCaller, named
 from cantata.operation import fault_points
@@ -172,6 +172,12 @@ class StepStore:
         found = named(self._caller.call("ledger/dispatched", run_id, step_id, attempt))
         begun = self._begun(run_id, found.get("owner", ""), asked_at, found["begun"]) if found else None
         return (begun, found["since_ms"] / 1000) if begun else None
+
+    def keep_revoked(self, names: Iterable[str]) -> None:
+        """Put revocations (`run|attempt|step`) back, for the next sweep."""
+        redis = self._caller.redis
+        for name in names:
+            redis.rpush(f"{shard_key(redis, shard_of(name.partition('|')[0]))}:revoked", name)
 
     def record_heartbeat(self, begun: Begun) -> None:
         """Record that the task of a dispatched step is alive."""

@@ -15,7 +15,7 @@ from tests.integration.user_tasks.test_faults import dispatched, reason, types
 from tests.waiting import until
 
 ASKED_S = 15.0  # within which our worker has asked theirs for the tasks that they execute, as docs/your-celery.md says
-OFTEN = ("--heartbeat-interval", "1")  # so that 15 missed heartbeats take 15 s
+OFTEN = ("--heartbeat-interval", "1")
 FOUND_S = 90.0  # the sweep has a task looked for within half of its age, here
 
 

@@ -25,13 +25,11 @@ class LostWorker(Value):
     host: str
     pid: int
     seen_at: float = Field(description="when it was last seen, by Redis's clock, seconds")
-    steps: tuple[str, ...] = Field(
-        default=(), description="the last steps that it had and others execute again, as `run step`: at most 20"
-    )
+    steps: tuple[str, ...] = Field(default=(), description="the last steps that it had, as `run step`: at most 20")
 
 
 def lost_workers(redis: Redis) -> list[LostWorker]:
-    """Return the workers that were lost within the last ten minutes, the last one first; none while Redis has only just started."""
+    """Return the workers that were lost within the last ten minutes, the last one first; none if they could not announce themselves."""
     now, entries = registry.entries(redis)
     lost = [each for each in entries if not each.unreadable and each.seen_at < now - LOST_AFTER_S]
     if not lost or not registry.is_settled(redis):

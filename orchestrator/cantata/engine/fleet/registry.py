@@ -25,6 +25,7 @@ from cantata.settings import settings
 from cantata.values import Unreadable, Value, stored
 
 CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
+SWEEPS_SINCE_KEY = "sweeps_since"  # string: since when the capacity is published without a break (s); never expires
 WORKERS_KEY = (
     "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing, and is kept for KEPT_S
 )
@@ -128,9 +129,15 @@ def entries(redis: Redis) -> tuple[float, list[Worker]]:
 
 
 def is_settled(redis: Redis) -> bool:
-    """Return whether Redis has been up for long enough that every worker that lives has announced itself since."""
-    infos = redis.each_node("INFO", "server").values() if isinstance(redis, Cluster) else [redis.info("server")]
-    return all(int(info["uptime_in_seconds"]) > 2 * SETTLED_S + MAX_INTERVAL_S for info in infos)
+    """Return whether workers could announce themselves for so long that every one that lives has done so: one sweeps, without a break.
+
+    A break of more than STALE_S is a restart, a failover or a refusal of Redis, or the loss of all workers.
+    """
+    capacity, since = redis.mget(key_of(redis, CAPACITY_KEY), key_of(redis, SWEEPS_SINCE_KEY))
+    try:
+        return bool(capacity) and clock.now() - float(since or "nan") > 2 * SETTLED_S + MAX_INTERVAL_S
+    except ValueError:
+        return False
 
 
 def _worker(name: str, text: str, now: float, *, remove: str) -> Worker:
@@ -158,11 +165,14 @@ def slots(redis: Redis) -> dict[str, int]:
 def publish_capacity(redis: Redis) -> None:
     """Publish the number of workers, and their slots, for as long as a worker counts without being seen."""
     fleet = workers(redis)
-    redis.set(
+    before = redis.set(
         key_of(redis, CAPACITY_KEY),
         json.dumps({"workers": len(fleet), "slots": _slots_of(fleet)}),
         px=int(STALE_S * 1000),
+        get=True,
     )
+    if before is None:
+        redis.set(key_of(redis, SWEEPS_SINCE_KEY), f"{clock.now():.3f}")
 
 
 def published_slots(redis: Redis) -> dict[str, int]:

@@ -264,7 +264,7 @@ def _lost_workers(fleet: FleetFacts) -> list[Check]:
         return []
     lines = []
     for worker in lost[:MAX_NAMED]:
-        had = f"; it had {_enumerate(worker.steps)}, which others execute again" if worker.steps else ""
+        had = f"; it had {_enumerate(worker.steps)}" if worker.steps else ""
         lines.append(f"{worker.name} ({', '.join(worker.queues)}), last seen {utc(worker.seen_at)}{had}")
     more = f"; and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     message = f"{len(lost)} ended without a shutdown, or are frozen: {'; '.join(lines)}{more}"

@@ -40,7 +40,14 @@ from cantata_workers.process import outcomes
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools.celery_tasks import task_results
-from cantata_workers.tools.celery_tasks.task_results import LATE, LOST_WORKER, TIMEOUT, WORKER_LOST, TaskResult
+from cantata_workers.tools.celery_tasks.task_results import (
+    LATE,
+    LOST_WORKER,
+    TIMEOUT,
+    UNREADABLE,
+    WORKER_LOST,
+    TaskResult,
+)
 from cantata_workers.tools.celery_tasks.user_workers import UserWorkers
 
 ANNOUNCED_POLL_S = (2.0, 30.0)  # at least and at most until a result that was not announced is looked for
@@ -52,6 +59,8 @@ RETRY_S = 0.5  # after the backend or the broker failed
 RETRY_WORKERS_S = 30.0  # after the user's workers could not be heard or asked
 KEEP_S = 60.0  # past its time limit, before a task is forgotten: another process has ended its step
 THREADS = 4  # record outcomes, and execute the cheap steps behind them
+MAX_REVOKED = 100  # in one message: a worker's main process asks its result backend about each
+UNREADABLE_S = 2.0  # after which a result is believed to be damaged: some backends show it while it is written
 MAX_READ = 500  # results in one call of the backend
 SUCCEEDED, FAILED = "cantata.task_succeeded", "cantata.task_failed"  # messages of tasks without results
 LISTEN_S = 30.0  # for which ends must have been received before a task is called lost with its worker
@@ -104,6 +113,8 @@ class ResultWatcher:
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._reply_to = _address_of(self._replies, application)
         self._watched: dict[str, _Watched] = {}
+        self._unreadable: dict[str, float] = {}
+        """Results that could not be read at the first look, and when that was."""
         self._workers = UserWorkers(application, f"{app.namespace}-", lambda: bool(self._watched))
         self._listens_since = math.inf
         """Since when this process receives messages of tasks (monotonic)."""
@@ -160,15 +171,28 @@ class ResultWatcher:
     def read(self, task_ids: Sequence[str]) -> dict[str, TaskResult]:
         """Return the results of those tasks that have ended; none without a result backend. Raises UnavailableError."""
         try:
-            return task_results.read(self.user_app, task_ids) if self._has_results else {}
+            found = task_results.read(self.user_app, task_ids) if self._has_results else {}
         except Exception as error:  # whatever the user's backend raises while it is away
             raise UnavailableError(f"the results of {user_app.title(self.user_app)} cannot be read: {error}") from error
+        return {task_id: result for task_id, result in found.items() if self._is_believed(task_id, result)}
+
+    def _is_believed(self, task_id: str, result: TaskResult) -> bool:
+        """Return whether a result is one; of one that cannot be read, only a later look can tell."""
+        if result.error_type != UNREADABLE or self._is_announced:
+            return True
+        if len(self._unreadable) > MAX_READ:
+            self._unreadable.clear()  # of tasks that nobody looks at any more
+        since = self._unreadable.setdefault(task_id, time.monotonic())
+        if time.monotonic() - since < UNREADABLE_S:
+            return False
+        del self._unreadable[task_id]
+        return True
 
     def revoke(self, task_ids: Sequence[str]) -> None:
         """Have the user's workers discard tasks that they have not begun. A task that runs is not stopped."""
-        if task_ids:
+        for start in range(0, len(task_ids), MAX_REVOKED):
             try:
-                self.user_app.control.revoke(list(task_ids))
+                self.user_app.control.revoke(list(task_ids[start : start + MAX_REVOKED]))
             except Exception as error:  # noqa: BLE001  # the edge to another broker: such a task expires by itself
                 log.warning("revoke_failed", tasks=len(task_ids), error=str(error))
 
@@ -180,6 +204,8 @@ class ResultWatcher:
         found = [each for each in map(self._readable, tasks) if each]
         lost = self._lost([call for call, _ in found])
         results = self.read([call.task_id for call, _ in found])  # after it: a task may have ended before its worker
+        if lost:  # once more: a worker waits for the backend too when a task is revoked, and replies again if that does
+            lost = self._lost([call for call, _ in found if call.task_id in lost.keys() - results.keys()])
         for call, age_s in found:
             if result := results.get(call.task_id):
                 self._record(call, result, age_s)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cantata_workers.tools.celery_tasks.user_workers import ASK_S, FORGET_S, MISSED, UserWorkers
+from cantata_workers.tools.celery_tasks.user_workers import ASK_S, FORGET_S, FRESH, MISSED, UserWorkers
 
 INTERVAL_S = 2.0
 SILENT_S = MISSED * INTERVAL_S + 1
@@ -138,7 +138,11 @@ def test_tasks_of_a_process_that_was_replaced_under_its_name_are_lost(fleet: Fle
     fleet.known = {"a": {}}
 
     assert fleet.workers.lost([TASK]) == {TASK: "a"}
-    assert fleet.workers.lost([TASK]) == {}, "once"
+    fleet.known = {"a": {TASK: ["active", {}]}}
+    assert fleet.workers.lost([TASK]) == {}, "it was its own connection that was new"
+    fleet.known, fleet.asked = {"a": {}}, []
+    assert fleet.workers.lost([TASK]) == {}, "and from then on nobody is asked"
+    assert fleet.asked == []
 
 
 def test_of_two_processes_with_one_name_nothing_is_said(fleet: Fleet) -> None:
@@ -160,10 +164,11 @@ def test_of_two_processes_with_one_name_nothing_is_said(fleet: Fleet) -> None:
         {"type": "worker-heartbeat"},
         {"type": 3, "hostname": "a", "pid": 1},
         {"type": "task-sent", "hostname": "a", "pid": 1},
+        {"type": "worker-online", "hostname": [], "pid": 1},
     ],
 )
 def test_what_is_no_heartbeat_is_ignored(fleet: Fleet, event: dict[str, Any]) -> None:
-    fleet.workers.heard(event)
+    fleet.workers._receive([event, 7, None], None)
     fleet.ask()
 
     assert fleet.asked == []
@@ -173,8 +178,37 @@ def test_a_worker_that_was_silent_for_long_is_forgotten(fleet: Fleet) -> None:
     fleet.executes(task())
     fleet.now_s += FORGET_S + 1
     fleet.beat("b")
+    fleet.ask()
 
     assert fleet.workers.lost([TASK]) == {}
+
+
+def test_a_worker_that_said_that_it_ends_is_not_missed(fleet: Fleet) -> None:
+    fleet.executes(task())
+    fleet.beat(type_="worker-offline")
+    fleet.now_s += SILENT_S
+
+    assert fleet.workers.lost([TASK]) == {}, "its last tasks run on"
+
+
+def test_what_a_worker_said_long_before_its_last_heartbeat_tells_nothing(fleet: Fleet) -> None:
+    fleet.executes(task())
+    fleet.now_s += FRESH * ASK_S + 1
+    fleet.beat()
+    fleet.now_s += SILENT_S
+
+    assert fleet.workers.lost([TASK]) == {}, "the task may have gone elsewhere"
+
+
+def test_a_name_is_its_own_again_when_the_other_process_has_ended(fleet: Fleet) -> None:
+    fleet.beat()
+    fleet.beat(pid=2, type_="worker-online")
+    fleet.beat(pid=1)
+    fleet.beat(pid=1, type_="worker-offline")
+    fleet.executes(task(), pid=2)
+    fleet.now_s += SILENT_S
+
+    assert fleet.workers.lost([TASK]) == {TASK: "a"}
 
 
 def test_nobody_is_asked_while_no_task_is_under_way(fleet: Fleet) -> None:
