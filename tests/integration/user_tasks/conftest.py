@@ -54,6 +54,7 @@ def definitions() -> Definitions:
     for name in ("held", "held_late"):  # for longer than any test waits
         tools[f"long_{name}"] = Tool(task=f"shop.tasks.{name}", timeout_s=600.0)
     tools["long_once"] = Tool(task="shop.tasks.held", timeout_s=600.0, at_most_once=True)
+    tools["long_ending"] = Tool(task="shop.tasks.held", timeout_s=600.0, queue="ending")
     tools["long_elsewhere"] = Tool(task="shop.tasks.held", timeout_s=600.0, queue="shop:other queue")
     for pool in POOLS:
         tools[f"add_in_{pool}"] = Tool(task="shop.tasks.add", queue=queue_of(pool), timeout_s=30.0)

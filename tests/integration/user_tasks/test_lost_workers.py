@@ -44,6 +44,8 @@ def test_tasks_of_a_killed_worker_are_executed_again_if_they_are_lost_for_certai
     prefork = shop.start_another("prefork@shop", *busy)
     solo = shop.start_another("solo@shop", "-P", "solo", "-Q", "shop:other queue", *OFTEN)
 
+    ending = shop.start_another("ending@shop", "-c", "1", "-Q", "ending", *OFTEN)
+
     held = [submit(client, tool("a", "long_held", mark=f"held {each}", file=go)) for each in range(3)]
     once = submit(client, tool("a", "long_once", mark="once", file=go))
     late = submit(client, tool("a", "long_held_late", mark="late", file=go))
@@ -53,23 +55,27 @@ def test_tasks_of_a_killed_worker_are_executed_again_if_they_are_lost_for_certai
     )
     waiting = submit(client, tool("a", "long_held", mark="waiting", file=go))  # taken by the worker, and not begun
     blocks = submit(client, tool("a", "long_elsewhere", mark="solo", file=go))
+    last = submit(client, tool("a", "long_ending", mark="last", file=go))
     until(lambda: shop.lines("start", "solo"), "the task that keeps a worker from answering")
+    until(lambda: shop.lines("start", "last"), "the task of a worker that ends")
     dispatched(waiting)
     time.sleep(ASKED_S)  # the promise is about time
 
+    ending.terminate()  # it waits for its last task, and sends no heartbeats meanwhile
     shop.kill_worker(prefork)
     again = shop.start_another("prefork@shop", *busy)  # as a supervisor does: the same name, another process
 
     until(lambda: all(len(shop.lines("start", f"held {each}")) == 2 for each in range(3)), "other attempts", FOUND_S)
     assert "its worker prefork@shop sends no heartbeats" in reason(held[0], "retry")
-    others = ("once", "late", "waiting", "solo")
-    assert [len(shop.lines("start", mark)) for mark in others] == [1, 1, 0, 1]
-    assert [types(run, "retry", "lost", "uncertain") for run in (once, late, waiting, blocks)] == [[], [], [], []]
+    others = ("once", "late", "waiting", "solo", "last")
+    assert [len(shop.lines("start", mark)) for mark in others] == [1, 1, 0, 1, 1]
+    assert [types(run, "retry", "lost", "uncertain") for run in (once, late, waiting, blocks, last)] == 5 * [[]]
 
     (tmp_path / "go").touch()
     assert [run.result(PATIENCE_S).final_output for run in held] == ["held 0", "held 1", "held 2"]
-    assert blocks.result(PATIENCE_S).final_output == "solo"
-    assert [len(shop.lines("start", mark)) for mark in others] == [1, 1, 0, 1]
+    assert [blocks.result(PATIENCE_S).final_output, last.result(PATIENCE_S).final_output] == ["solo", "last"]
+    assert ending.wait(PATIENCE_S) == 0
+    assert [len(shop.lines("start", mark)) for mark in others] == [1, 1, 0, 1, 1]
     for run in runs:
         run.cancel()
     for worker in (again, solo):
