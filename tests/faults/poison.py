@@ -355,12 +355,12 @@ def poison(
 @contextmanager
 def _sweep_ages(world: Stage) -> Iterator[list[float]]:
     """How long ago the last complete sweep was, in seconds, each time somebody looked until the block is over."""
-    ages_s, is_over = list[float](), threading.Event()
+    ages_s, is_over, since = list[float](), threading.Event(), clock.now()
 
     def look() -> None:
         while not is_over.wait(LOOK_S):
             swept_at = cast("str | None", world.client.redis.get(key_of(world.client.redis, load.SWEPT_KEY)))
-            ages_s.append(clock.now() - float(swept_at or 0.0))
+            ages_s.append(clock.now() - float(swept_at or since))
 
     with ThreadPoolExecutor(1, "ages") as threads:
         looking = threads.submit(look)

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from pydantic import Field
 from redis import Redis
@@ -24,8 +24,7 @@ from cantata.ledger.redis.records import readable
 from cantata.settings import settings
 from cantata.values import Unreadable, Value, stored
 
-CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
-SWEEPS_SINCE_KEY = "sweeps_since"  # string: since when the capacity is published without a break (s); never expires
+CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}, since: without a break} (JSON); expires with the process that sweeps
 WORKERS_KEY = (
     "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing, and is kept for KEPT_S
 )
@@ -133,11 +132,8 @@ def is_settled(redis: Redis) -> bool:
 
     A break of more than STALE_S is a restart, a failover or a refusal of Redis, or the loss of all workers.
     """
-    capacity, since = redis.mget(key_of(redis, CAPACITY_KEY), key_of(redis, SWEEPS_SINCE_KEY))
-    try:
-        return bool(capacity) and clock.now() - float(since or "nan") > 2 * SETTLED_S + MAX_INTERVAL_S
-    except ValueError:
-        return False
+    since = _published(redis.get(key_of(redis, CAPACITY_KEY))).get("since")
+    return isinstance(since, float) and clock.now() - since > 2 * SETTLED_S + MAX_INTERVAL_S
 
 
 def _worker(name: str, text: str, now: float, *, remove: str) -> Worker:
@@ -165,14 +161,10 @@ def slots(redis: Redis) -> dict[str, int]:
 def publish_capacity(redis: Redis) -> None:
     """Publish the number of workers, and their slots, for as long as a worker counts without being seen."""
     fleet = workers(redis)
-    before = redis.set(
-        key_of(redis, CAPACITY_KEY),
-        json.dumps({"workers": len(fleet), "slots": _slots_of(fleet)}),
-        px=int(STALE_S * 1000),
-        get=True,
-    )
-    if before is None:
-        redis.set(key_of(redis, SWEEPS_SINCE_KEY), f"{clock.now():.3f}")
+    key = key_of(redis, CAPACITY_KEY)
+    since = _published(redis.get(key)).get("since", clock.now())
+    capacity = {"workers": len(fleet), "slots": _slots_of(fleet), "since": since}
+    redis.set(key, json.dumps(capacity), px=int(STALE_S * 1000))
 
 
 def published_slots(redis: Redis) -> dict[str, int]:
@@ -190,12 +182,18 @@ def published_slots(redis: Redis) -> dict[str, int]:
 def _note_capacity(text: str | None) -> dict[str, int] | None:
     """Keep the number of workers that was published, and return the slots; None if nothing is."""
     global _workers
-    try:
-        capacity = json.loads(text or "{}")
-    except ValueError:  # whoever sweeps writes it again within a second
-        capacity = {}
+    capacity = _published(text)
     _workers = capacity.get("workers", _workers)
     return cast("dict[str, int] | None", capacity.get("slots"))
+
+
+def _published(text: str | bytes | None) -> dict[str, Any]:
+    """Return the capacity as it was published; empty if it cannot be read: whoever sweeps writes it again within a second."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 def worker_with(redis: Redis, module: str, queue: str, *, but: str, other_than: Collection[str] = ()) -> str:
