@@ -93,6 +93,7 @@ class Shop:
         }  # fmt: skip
         self.app = Celery("shop", broker=broker, backend=backend or None, set_as_current=False)
         self.worker: subprocess.Popen[bytes] | None = None
+        self._others: list[subprocess.Popen[bytes]] = []
         self._name = f"{pool}-{queues.partition(',')[0]}@shop"
         self._command = [
             str(python), "-m", "celery", "-A", "shop", "worker",
@@ -110,9 +111,10 @@ class Shop:
         self.worker = subprocess.Popen(self._command, cwd=HERE, env=environment, start_new_session=True)
 
     def start_another(self, name: str, *options: str) -> subprocess.Popen[bytes]:
-        """Start another worker, which the caller ends."""
+        """Start another worker, which ends with the project at the latest."""
         command = [*self._command[:6], *options, "-n", name, "-l", "ERROR"]
         worker = subprocess.Popen(command, cwd=HERE, env={**os.environ, **self.environment}, start_new_session=True)
+        self._others.append(worker)
         until(lambda: self.app.control.ping([name], timeout=0.5), f"their worker {name}")
         return worker
 
@@ -131,7 +133,10 @@ class Shop:
         return [line for line in found if line["what"] == what and line["name"] == mark]
 
     def close(self) -> None:
-        """End its worker."""
+        """End its workers."""
+        for other in self._others:
+            if other.poll() is None:
+                self.kill_worker(other)
         if self.worker and self.worker.poll() is None:
             self.worker.terminate()
             try:
