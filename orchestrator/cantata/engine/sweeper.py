@@ -116,9 +116,9 @@ class Sweeper(threading.Thread):
                 memory.take_sample(self._ledger.redis)
             if time.monotonic() >= self._looks_at:
                 self._looks_at = time.monotonic() + LOST_WORKERS_S
-                self._tell_lost_workers()
+                self._log_lost_workers()
 
-    def _tell_lost_workers(self) -> None:
+    def _log_lost_workers(self) -> None:
         """Log workers that were lost since the last look."""
         lost = lost_workers(self._ledger.redis)
         for each in lost:

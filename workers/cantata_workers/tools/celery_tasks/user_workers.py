@@ -48,8 +48,8 @@ class _Worker:
     """None: it has not replied yet."""
     tasks: frozenset[str] = frozenset()
     """Ids of our tasks that it executes, and whose messages it has acknowledged."""
-    told_at: float = 0.0
-    """When it said so."""
+    listed_at: float = 0.0
+    """When it listed them."""
     former: set[int] = field(default_factory=set)
     """Processes that had the name before."""
 
@@ -135,7 +135,7 @@ class UserWorkers:
                 self._shared.add(name)
                 self._left = {task_id: left for task_id, left in self._left.items() if left.name != name}
             elif pid != worker.pid or type_ == "worker-online":
-                self._leave(name, worker)
+                self._keep_tasks(name, worker)
                 former = {*worker.former, worker.pid} - {pid}
                 self._workers[name] = _Worker(pid, now, interval_s, former=former)
             else:
@@ -151,16 +151,16 @@ class UserWorkers:
             if not worker.former:
                 self._shared.discard(name)
 
-    def _leave(self, name: str, worker: _Worker) -> None:
+    def _keep_tasks(self, name: str, worker: _Worker) -> None:
         """Keep the tasks of a process that another one replaces."""
-        if self._is_told(name, worker):
+        if self._is_known(name, worker):
             self._left |= dict.fromkeys(worker.tasks, _Left(name, worker.silent_from))
         for task_id in list(self._left)[: max(0, len(self._left) - MAX_LEFT)]:
             del self._left[task_id]
 
-    def _is_told(self, name: str, worker: _Worker) -> bool:
+    def _is_known(self, name: str, worker: _Worker) -> bool:
         """Return whether it is known what a process executed when it was last heard."""
-        is_fresh = worker.heard_at - worker.told_at < FRESH * self._interval_s
+        is_fresh = worker.heard_at - worker.listed_at < FRESH * self._interval_s
         return bool(worker.is_prefork) and is_fresh and name not in self._shared
 
     # --- questions --------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class UserWorkers:
         for name, active in self._replies("active", self._names(is_prefork=True), {"safe": True}):
             with self._lock:
                 if isinstance(active, list) and (worker := self._workers.get(name)):
-                    worker.tasks, worker.told_at = frozenset(self._executed(active)), self._clock()
+                    worker.tasks, worker.listed_at = frozenset(self._executed(active)), self._clock()
                     self._live(worker.tasks)
 
     def _executed(self, active: list[Any]) -> Iterator[str]:
@@ -247,13 +247,13 @@ class UserWorkers:
         silent = {name for name, is_replaced in suspects.values() if not is_replaced}
         heard = len(self._heard())
         for name, found in self._replies("query_task", None, {"ids": list(suspects)}, most=heard + len(silent)):
-            is_told = isinstance(found, Mapping) and "error" not in found
-            known = set(found) if is_told else set(suspects)  # a worker that cannot tell may have any of them
+            is_answer = isinstance(found, Mapping) and "error" not in found
+            known = set(found) if is_answer else set(suspects)  # a worker that cannot tell may have any of them
             replied = {task_id for task_id, (worker, _) in suspects.items() if worker == name and name in silent}
             for task_id in suspects.keys() & (known | replied):  # its worker lives: the task ended, or was sent again
                 del suspects[task_id]
             with self._lock:
-                self._live(known if is_told else ())
+                self._live(known if is_answer else ())
         return {task_id: name for task_id, (name, _) in suspects.items()}
 
     def _suspects(self, task_ids: Collection[str]) -> dict[str, tuple[str, bool]]:
@@ -263,7 +263,7 @@ class UserWorkers:
             silent = {
                 task_id: (name, False)
                 for name, worker in self._workers.items()
-                if now > worker.silent_from and self._is_told(name, worker)
+                if now > worker.silent_from and self._is_known(name, worker)
                 for task_id in worker.tasks
             }
             left = {task_id: (left.name, True) for task_id, left in self._left.items() if now > left.until}
