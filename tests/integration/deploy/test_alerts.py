@@ -33,9 +33,13 @@ class Case:
 
 
 CASES = {
-    "CantataGatewayDown": Case({'up{job="cantata-gateway",instance="a"}': "0x90"}, {
-        'up{job="cantata-gateway",instance="a"}': "0x90", 'up{job="cantata-gateway",instance="b"}': "1x90"}),
-    "CantataWorkersUnseen": Case({"cantata_redis_up": "1x90"}, {'up{job="cantata-workers",instance="a"}': "1x90"}),
+    "CantataGatewayDown": Case({'cantata_build_info{version="1"}': "1x90"}, {
+        'up{job="cantata-gateway",instance="a"}': "0x90", 'up{job="cantata-gateway",instance="b"}': "1x90",
+        'cantata_redis_up{job="pods",instance="b"}': "1x90"}),
+    "CantataWorkersUnseen": Case(
+        {'cantata_redis_up{instance="a"}': "1x90", 'cantata_build_info{version="1",instance="a"}': "1x90"},
+        {'cantata_redis_up{instance="a"}': "1x90", 'cantata_build_info{version="1",instance="a"}': "1x90",
+         'cantata_build_info{version="1",instance="b"}': "1x90"}),
     "CantataRedisUnreachable": Case({"cantata_redis_up": "0x90"}, {"cantata_redis_up": "1x90"}),
     "CantataRedisRefusesWrites": Case(REFUSED, {"cantata_redis_writable": "1x90"}, at="1m"),
     "CantataRedisMemoryFilling": Case({"cantata_redis_memory_full_seconds": "7200x90"}, {
