@@ -41,6 +41,7 @@ from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.flows.workflows.conversion import plain_input
 from cantata.flows.workflows.decorator import reference_of
 from cantata.ledger.ledger import Ledger
+from cantata.ledger.quotas import MAX_TENANTS
 from cantata.ledger.records import RunRecord
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import Redis, check, connect
@@ -146,6 +147,10 @@ class Client:
         "" stands for what belongs to none; None likewise, but with the runs and the inbox of all tenants.
         """
         return TenantClient(self.engine, tenant)
+
+    def tenants(self) -> tuple[list[str], bool]:
+        """Return the tenants that keep runs, sessions, schedules or batches, sorted, and whether these are all: of very many some 1,000."""
+        return self.ledger.quotas.tenants(MAX_TENANTS)
 
     def submit_turn(
         self,

@@ -592,6 +592,45 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
 
 
 @pytest.mark.slow("a browser draws it")
+def test_an_operator_sees_all_tenants_and_chooses_one(deployment: Stage) -> None:
+    tokens = {
+        "token-of-acme-0123456789": {"tenant": "acme"},
+        "token-of-sre-0123456789": {"tenant": "", "scopes": ["operator"]},
+    }
+    file = deployment.folder / "tokens.json"
+    file.write_text(json.dumps(tokens))
+    runs = {name: deployment.chain(tool("only", "add"), labels={"tenant": name}) for name in ("acme", "globex")}
+    batches = {name: deployment.client.of(name).batches for name in runs}
+    for name, run in runs.items():
+        run.wait(PATIENCE_S)
+        batches[name].open(f"rows-{name}", BatchTarget(kind="agent", name="echo"))
+    with deployment.gateway("--tokens-file", str(file)) as address, deployment.page(faults=EXPECTED) as page:
+        page.goto(f"{address}/pages/?q={runs['acme'].run_id}")
+        page.get_by_label("Token").fill("token-of-acme-0123456789")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".row-link")).to_have_count(1)
+        expect(page.get_by_label("Tenant")).to_have_count(0)
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Token").fill("token-of-sre-0123456789")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".row-link")).to_have_count(1)
+
+        page.get_by_label("Tenant").select_option("globex")
+        expect(page.locator(".empty")).to_contain_text("No run matches")
+        page.goto(f"{address}/pages/batches")
+        expect(page.locator(".row-link")).to_have_text(["rows-globex"])
+        page.get_by_label("Tenant").select_option("All tenants")
+        expect(page.locator(".row-link").filter(has_text="rows-acme")).to_be_visible()
+        page.locator(".row-link").filter(has_text="rows-acme").click()
+        expect(page.get_by_role("heading", name="Batch rows-acme")).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert batches["acme"].find("rows-acme").state == "paused"
+    for name, each in batches.items():
+        each.cancel(f"rows-{name}")
+
+
+@pytest.mark.slow("a browser draws it")
 def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(
     deployment: Stage, url: str, page: Page
 ) -> None:

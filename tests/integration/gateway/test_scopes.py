@@ -46,7 +46,7 @@ NEEDED = {
             "/runs", "/runs/counts", "/costs", "/runs/{run_id}/compare/{other}",
             "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
-            "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}", "/schedules", "/schedules/{name}",
+            "/memory", "/memory/{namespace}", "/tenants", "/inbox", "/inbox/{run_id}/{step}", "/schedules", "/schedules/{name}",
             "/memory/{namespace}/{key}", "/batches", "/batches/{name}", "/batches/{name}/events", "/batches/{name}/results",
             "/batches/{name}/download",
         )

@@ -5,6 +5,7 @@ All batches of a tenant lie in one shard; their rows are runs, in all shards.
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
@@ -18,6 +19,7 @@ from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.ledger.redis.pieces import ask_each
 from cantata.ledger.redis.records import ask_apart, command, good, readable
 from cantata.ledger.scripts import named
 from cantata.values import JsonValue, Unreadable, Usage, Value, stored
@@ -42,6 +44,7 @@ class BatchInfo(Value):
     """A batch as it is now. Counts and usage are those of delivered rows, and usage also of earlier rounds."""
 
     name: str = Field(description="its name, unique for its tenant")
+    tenant: str = Field("", description="its tenant; empty for none")
     target: BatchTarget = Field(description="what its rows are sent to")
     mode: BatchMode = Field("live", description="provider: a batch of the model's provider answers the rows")
     source: str = Field("", description="the digest of its file; empty for rows that a program gives")
@@ -129,10 +132,7 @@ class BatchStore:
         """Return the newest batches, newest first."""
         redis = self._ledger.redis
         return self._read(
-            cast(
-                "list[str]",
-                self._ledger.with_retries(lambda: redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1)),
-            )
+            cast("list[str]", self._ledger.with_retries(lambda: redis.zrevrange(self._list_key, 0, most - 1)))
         )
 
     def _read(self, names: Sequence[str]) -> list[BatchInfo]:
@@ -142,7 +142,13 @@ class BatchStore:
             lambda: ask_apart(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key))
         )
         return [
-            batch_of(name, fields, prices, remedy=f"{command('batch cancel', name, self._tenant)} deletes it")
+            batch_of(
+                name,
+                fields,
+                prices,
+                tenant=self._tenant,
+                remedy=f"{command('batch cancel', name, self._tenant)} deletes it",
+            )
             for name, fields, prices in zip(names, replies[::2], replies[1::2], strict=True)
             if fields
         ]
@@ -203,6 +209,11 @@ class BatchStore:
             yield from rows
 
     @property
+    def _list_key(self) -> str:
+        """The key of the names of its batches, by time."""
+        return f"{self._key}:batches:{self._prefix}"
+
+    @property
     def _prefix(self) -> str:
         return scoped(self._tenant, "")[:-1]
 
@@ -222,6 +233,23 @@ class BatchStore:
         return self._ledger.caller.call_shard(f"batches/{script}", self._shard, self.scope(batch), to_json(given))
 
 
+def newest_of(ledger: Ledger, tenants: Sequence[str], most: int) -> list[BatchInfo]:
+    """Return the newest batches of several tenants, newest first."""
+    stores = {tenant: BatchStore(ledger, tenant) for tenant in tenants}
+    keys = [store._list_key for store in stores.values()]
+    replies = ledger.with_retries(
+        lambda: ask_each(ledger.redis, keys, lambda pipe, key: pipe.zrevrange(key, 0, most - 1, withscores=True))
+    )
+    begun = heapq.nlargest(
+        most, ((at, tenant, name) for tenant, pairs in zip(stores, replies, strict=True) for name, at in pairs)
+    )
+    names: dict[str, list[str]] = {}
+    for _, tenant, name in begun:
+        names.setdefault(tenant, []).append(name)
+    found = {(tenant, each.name): each for tenant, of in names.items() for each in stores[tenant]._read(of)}
+    return [found[tenant, name] for _, tenant, name in begun if (tenant, name) in found]
+
+
 def unknown(name: str) -> ConfigError:
     """Return the error for a batch that is not kept."""
     return ConfigError(f"there is no batch {name!r}; `submit batch list` lists those kept", code="unknown_batch")
@@ -233,13 +261,12 @@ def _known(name: str, flat: Sequence[str]) -> BatchInfo:
     return info_of(name, named(flat))
 
 
-def batch_of(name: str, fields: Any, prices: Any, *, remedy: str) -> BatchInfo:
+def batch_of(name: str, fields: Any, prices: Any, *, remedy: str, tenant: str = "") -> BatchInfo:
     """Return a batch from what was read of its record and its prices, which may be errors of Redis."""
 
     def row(why: str) -> BatchInfo:
-        return BatchInfo(
-            name=name, target=BatchTarget(kind="agent", name=""), state="unreadable", created_at=0.0, unreadable=why
-        )
+        nobody = BatchTarget(kind="agent", name="")
+        return BatchInfo(name=name, tenant=tenant, target=nobody, state="unreadable", created_at=0.0, unreadable=why)
 
     return readable(lambda: info_of(name, good(fields) | good(prices)), row, remedy=remedy)
 
@@ -255,9 +282,8 @@ def info_of(name: str, fields: Mapping[str, str]) -> BatchInfo:
         float(usage["cost_usd"] or 0) > 0 and "priced" not in known
     ):  # as record.lua counts them in a batch of the version before
         known["priced"] = str(max(1, int(known["delivered"]) - int(known["failed"])))
-    return stored(
-        BatchInfo, {**known, **identity, **times, **lists, "name": name, "usage": usage}, ignores_unknown=True
-    )
+    names = {"name": name, "tenant": lists.get("labels", {}).get("tenant", "")}
+    return stored(BatchInfo, {**known, **identity, **times, **lists, **names, "usage": usage}, ignores_unknown=True)
 
 
 def _row(each: Delivered) -> list[JsonValue]:

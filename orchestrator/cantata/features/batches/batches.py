@@ -18,6 +18,7 @@ from cantata.features.batches.batch_store import (
     BatchTarget,
     Change,
     Delivered,
+    newest_of,
     unknown,
 )
 from cantata.features.batches.rows import (
@@ -35,6 +36,7 @@ from cantata.flows.definitions import fault_of_url
 from cantata.flows.webhooks import check_target
 from cantata.flows.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.ledger.encoding import to_json
+from cantata.ledger.quotas import MAX_TENANTS
 from cantata.ledger.runs import outcomes
 from cantata.values import JsonValue, stored
 
@@ -154,6 +156,11 @@ class Batches:
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
         """Return the newest batches, newest first."""
         return self.store.newest(most)
+
+    def newest_of_all(self, most: int = 100) -> Sequence[BatchInfo]:
+        """Return the newest batches of all tenants, for operators; of very many tenants, those of some 1,000."""
+        tenants, _ = self.engine.ledger.quotas.tenants(MAX_TENANTS)
+        return newest_of(self.engine.ledger, tenants, most)
 
     def pause(self, name: str) -> BatchInfo:
         """Submit no more rows; open ones go on. Raises ConfigError ('batch_state') unless it is running."""

@@ -209,6 +209,10 @@ def _grant(number: int, token: str, rights: JsonValue) -> Grant:
         raise ConfigError(
             [Fault(fault.message, f"token {number}: {fault.where}") for fault in faults_of(error, document, Grant)]
         ) from None
+    if grant.tenant and "operator" in grant.scopes:
+        raise ConfigError(
+            f"token {number} has the tenant {grant.tenant!r} and the scope 'operator', which is for all tenants; set its tenant to ''"
+        )
     if not (grant.tenant + grant.name).isprintable():
         raise ConfigError(f"tenant and name of token {number} must be printable texts")
     return grant

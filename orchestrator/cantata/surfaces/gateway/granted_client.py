@@ -19,14 +19,14 @@ from cantata.values import JsonValue
 
 
 class GrantedClient:
-    """The runs of a tenant, as one token may use them: each method checks the grant, then calls the client.
+    """The runs of a tenant, or for an operator of all, as one token may use them: each method checks the grant, then calls the client.
 
     All raise RequestRejected for what the token may not do. The same `key` of a tenant gives the same run.
     """
 
     def __init__(self, client: Client, grant: Grant) -> None:
         self._client, self._grant = client, grant
-        self._runs = client.of(grant.tenant)
+        self._runs = client.of(grant.reads)
 
     def submit_turn(self, turn: TurnRequest, key: str | None) -> TurnRun:
         """Submit a turn. Raises ConfigError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Spec
@@ -16,13 +16,19 @@ from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.surfaces.http.rejections import RequestRejected
 from cantata.values import Value
 
-Scope = Literal["chat", "submit", "signal", "read", "admin"]
+Scope = Literal["chat", "submit", "signal", "read", "operator", "admin"]
 
 DEFAULT_SCOPES: tuple[Scope, ...] = ("chat", "read")
 """Scopes of a token without any."""
 
 STARTS: Mapping[str, Scope] = {"turn": "chat", "chain": "submit", "webhook": "submit", "batch": "chat"}
 """Kind of run → the scope to start, cancel, retry and fork it."""
+
+_INCLUDED: Mapping[str, frozenset[Scope]] = {
+    "operator": frozenset({"chat", "submit", "signal", "read"}),
+    "admin": frozenset({"chat", "submit", "signal", "read"}),
+}
+"""Scope → the others that it includes."""
 
 REQUESTED_BY = "requested_by"
 """Label of a run: the name of the token that submitted it."""
@@ -47,7 +53,7 @@ class Grant(Value):
     )
     scopes: list[Scope] = Field(
         default_factory=lambda: list(DEFAULT_SCOPES),
-        description="chat, submit, signal, read, admin; chat and read if absent",
+        description="chat, submit, signal, read, operator, admin; chat and read if absent",
     )
     teams: list[str] | None = Field(default=None, description="the teams that it may use")
     agents: list[str] | None = Field(default=None, description="the agents that it may use")
@@ -61,24 +67,50 @@ class Grant(Value):
         default=False, description="whether it may approve the `wait` steps of runs that it submitted itself"
     )
 
+    _own_tenant: str | None = PrivateAttr(default=None)  # the token's, if an operator has chosen another
+
+    @property
+    def is_operator(self) -> bool:
+        """True if it sees and acts on the data of all tenants: with the scope `operator`, or `admin` without a tenant."""
+        own = self.tenant if self._own_tenant is None else self._own_tenant
+        return "operator" in self.scopes or ("admin" in self.scopes and not own)
+
+    @property
+    def reads(self) -> str | None:
+        """The tenant whose runs it sees; None for all tenants."""
+        return None if self.is_operator and self._own_tenant is None else self.tenant
+
+    def for_tenant(self, tenant: str | None) -> Grant:
+        """Return the rights over the tenant that a request names; without one, all. Only an operator may name another: RequestRejected."""
+        if tenant is None or (tenant == self.tenant and not self.is_operator):
+            return self
+        if not self.is_operator:
+            message = (
+                f"token {self.name!r} is of tenant {self.tenant!r} and may not name another; "
+                f"an operator may: add the scope 'operator' to the token's 'scopes': {_REMEDY}"
+            )
+            raise RequestRejected(403, message, code="missing_scope")
+        chosen = self.model_copy(update={"tenant": tenant})
+        chosen._own_tenant = self.tenant
+        return chosen
+
     def require(self, scope: Scope) -> None:
         """Raise RequestRejected if it lacks a scope."""
         if reason := self.lacks(scope):
             raise RequestRejected(403, reason, code="missing_scope")
 
     def lacks(self, scope: Scope) -> str:
-        """Return the reason why the token lacks a scope; empty if it has it. `admin` includes all others."""
-        if scope in self.scopes or "admin" in self.scopes:
+        """Return the reason why the token lacks a scope; empty if it has it, or one that includes it."""
+        if any(scope == own or scope in _INCLUDED.get(own, ()) for own in self.scopes):
             return ""
         return f"token {self.name!r} lacks the scope {scope!r}; add it to the token's 'scopes': {_REMEDY}"
 
     def require_fleet(self) -> None:
         """Raise RequestRejected if it may not see data of all tenants."""
-        self.require("admin")
-        if self.tenant:
+        if not self.is_operator:
             message = (
-                f"token {self.name!r} is of tenant {self.tenant!r}, and this has data of all tenants; "
-                "use a token of the tenant '' with the scope 'admin', or the metrics port"
+                f"this has data of all tenants, and token {self.name!r} of tenant {self.tenant!r} is no operator's; use a token "
+                "with the scope 'operator', one of the tenant '' with the scope 'admin', or the metrics port"
             )
             raise RequestRejected(403, message, code="missing_scope")
 

@@ -28,8 +28,8 @@ class GatewayService:
         self.call = BlockingCalls("the gateway", threads=THREADS, max_waiting=MAX_WAITING, max_of_one=MAX_OF_TENANT)
         self.readiness = Readiness(client, self.call)
 
-    def of(self, tenant: str) -> TenantClient:
-        """Return the runs, sessions and memory of a tenant, for what its scope alone allows."""
+    def of(self, tenant: str | None) -> TenantClient:
+        """Return the runs, sessions and memory of a tenant, for what its scope alone allows; with None, the runs of all tenants."""
         return self.client.of(tenant)
 
     def granted(self, grant: Grant) -> GrantedClient:

@@ -39,9 +39,13 @@ def test_a_token_that_says_nothing_of_its_rights_may_chat_and_read() -> None:
         ("{tenant: a, scope: [chat]}", "token 1: scope: unknown key 'scope'; did you mean 'scopes'?"),
         (
             "{tenant: a, scopes: [write]}",
-            "token 1: scopes[0]: expected 'chat', 'submit', 'signal', 'read' or 'admin', found 'write'",
+            "token 1: scopes[0]: expected 'chat', 'submit', 'signal', 'read', 'operator' or 'admin', found 'write'",
         ),
         ("{scopes: [chat]}", "'tenant' is missing"),
+        (
+            "{tenant: a, scopes: [operator]}",
+            "token 1 has the tenant 'a' and the scope 'operator', which is for all tenants",
+        ),
         ("{a-token-of-otto-0123: otto}", "a key that looks like a token"),
     ],
 )

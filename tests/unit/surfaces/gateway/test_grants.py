@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -33,7 +33,7 @@ def chain(kind: Any, name: str) -> ChainRequest:
     )
 
 
-@pytest.mark.parametrize("scope", ["chat", "submit", "signal", "read", "admin"])
+@pytest.mark.parametrize("scope", ["chat", "submit", "signal", "read", "operator", "admin"])
 def test_a_refusal_names_the_scope_and_the_token_and_says_what_to_do(scope: Scope) -> None:
     grant = token(scopes=[])
 
@@ -44,7 +44,8 @@ def test_a_refusal_names_the_scope_and_the_token_and_says_what_to_do(scope: Scop
 
     assert (refused.value.status, refused.value.code) == (403, "missing_scope")
     token(scopes=[scope]).require(scope)
-    token(scopes=["admin"]).require(scope)
+    if scope != "operator":  # an admin of a tenant is none
+        token(scopes=["admin"]).require(scope)
 
 
 TURNS = [
@@ -131,3 +132,51 @@ def test_what_is_of_all_tenants_is_for_the_operator_s_token() -> None:
     for grant in (token(scopes=["admin"]), Grant(tenant="", scopes=["read"])):
         with pytest.raises(RequestRejected):
             grant.require_fleet()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "sees", "may"),
+    [
+        (["operator"], None, {"chat", "submit", "signal", "read", "operator"}),
+        (["admin"], None, {"chat", "submit", "signal", "read", "admin"}),
+        (["chat", "submit", "signal", "read"], "", {"chat", "submit", "signal", "read"}),
+    ],
+)
+def test_an_operator_sees_all_tenants_or_the_one_that_it_chooses(
+    scopes: list[Scope], sees: str | None, may: set[Scope]
+) -> None:
+    grant = Grant(tenant="", name="sre", scopes=scopes)
+
+    assert grant.reads == sees
+    assert {scope for scope in get_args(Scope) if not grant.lacks(scope)} == may
+    if sees is None:
+        grant.require_fleet()
+        for tenant in ("acme", ""):
+            chosen = grant.for_tenant(tenant)
+            assert (chosen.reads, chosen.tenant, chosen.is_operator) == (tenant, tenant, True)
+            assert chosen.labels() == {"requested_by": "sre", **({"tenant": tenant} if tenant else {})}
+            chosen.require_fleet()
+    assert grant.for_tenant(None) is grant
+
+
+@pytest.mark.parametrize("scopes", [["admin"], ["chat", "submit", "signal", "read"]])
+def test_a_token_of_a_tenant_may_name_its_own_alone(scopes: list[Scope]) -> None:
+    grant = token(scopes=scopes)
+
+    assert grant.reads == grant.for_tenant("acme").reads == "acme"
+    for other in ("", "globex"):
+        with pytest.raises(RequestRejected, match="token 'app' is of tenant 'acme' and may not name another"):
+            grant.for_tenant(other)
+    with pytest.raises(RequestRejected, match="is no operator's"):
+        grant.require_fleet()
+
+
+def test_an_operator_answers_only_what_is_for_it_and_approves_no_run_of_its_own() -> None:
+    operator = Grant(tenant="", name="sre", scopes=["operator"])
+    step = Spec(kind="wait", work="")
+
+    assert "another token must approve it" in operator.own_approval({"requested_by": "sre"}, step)
+    assert operator.for_tenant("acme").own_approval({"requested_by": "sre", "tenant": "acme"}, step)
+    assert operator.own_approval({"requested_by": "app"}, step) == ""
+    assert operator.identities == ["sre", "operator"]
+    assert Grant(tenant="", name="root", scopes=["admin"]).for_tenant("acme").identities is None

@@ -41,8 +41,8 @@ Start = Annotated[int, Query(ge=0, le=2**40, description="the number of the firs
 router = APIRouter(responses={**ERRORS, **UNKNOWN}, tags=["batches"])
 
 
-def _batches(service: GatewayService, tenant: str) -> Batches:
-    return service.client.batches.of(tenant)
+def _batches(service: GatewayService, tenant: str | None) -> Batches:
+    return service.of(tenant).batches
 
 
 def _check(service: GatewayService, grant: Grant, target: BatchTarget) -> None:
@@ -72,7 +72,10 @@ def _own(service: GatewayService, grant: Grant, name: str, *, may_be_unreadable:
 @router.get("/batches")
 async def list_batches(service: ServiceDep, tenant: ReaderTenant, most: Limit = 20) -> bodies.BatchList:
     """Return the newest batches."""
-    return bodies.BatchList(batches=[*await service.call(_batches(service, tenant).newest, most)])
+    batches = _batches(service, tenant)
+    return bodies.BatchList(
+        batches=[*await service.call(batches.newest_of_all if tenant is None else batches.newest, most)]
+    )
 
 
 @router.post(

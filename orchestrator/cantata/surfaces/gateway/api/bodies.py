@@ -222,6 +222,14 @@ class BatchList(Value):
     batches: list[BatchInfo] = Field(description="newest first")
 
 
+class TenantList(Value):
+    """Tenants whose data a token may see."""
+
+    tenants: list[str] = Field(description="sorted; '' stands for what belongs to none")
+    sees_all: bool = Field(description="whether the token is an operator's, which may choose one by `?tenant=`")
+    is_complete: bool = Field(description="whether these are all, and not only some of very many")
+
+
 class CostList(Value):
     """Costs by day."""
 

@@ -33,9 +33,20 @@ def _service(request: Request) -> GatewayService:
     return service
 
 
-async def _grant(request: Request) -> Grant:
+TenantChoice = Annotated[
+    str | None,
+    Query(max_length=200, description="for operators: the tenant that this concerns; empty for what belongs to none"),
+]
+
+
+async def _token(request: Request) -> Grant:
     grant: Grant = request.state.grant
     return grant
+
+
+async def _grant(request: Request, tenant: TenantChoice = None) -> Grant:
+    """Return the rights of the token over the tenant that an operator has chosen."""
+    return (await _token(request)).for_tenant(tenant)
 
 
 async def _open_request(request: Request) -> OpenRequest:
@@ -43,31 +54,28 @@ async def _open_request(request: Request) -> OpenRequest:
     return found
 
 
-def grant_with(scope: Scope) -> Callable[[Request], Awaitable[Grant]]:
+def grant_with(scope: Scope) -> Callable[[Grant], Awaitable[Grant]]:
     """Return a dependency that gives the rights of the client, and rejects a token without this scope."""
 
-    async def granted(request: Request) -> Grant:
-        grant = await _grant(request)
+    async def granted(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
         grant.require(scope)
         return grant
 
     return granted
 
 
-def tenant_with(scope: Scope) -> Callable[[Request], Awaitable[str]]:
-    """Return a dependency that gives the tenant of the client, and rejects a token without this scope."""
-    granted = grant_with(scope)
+async def _visible_tenant(grant: Annotated[Grant, Depends(grant_with("read"))]) -> str | None:
+    return grant.reads
 
-    async def tenant(request: Request) -> str:
-        return (await granted(request)).tenant
 
-    return tenant
+async def _changed_tenant(grant: Annotated[Grant, Depends(grant_with("admin"))]) -> str:
+    return grant.tenant
 
 
 ServiceDep = Annotated[GatewayService, Depends(_service)]
-ReaderTenant = Annotated[str, Depends(tenant_with("read"))]
-"""The tenant of a token that may read."""
-AdminTenant = Annotated[str, Depends(tenant_with("admin"))]
+ReaderTenant = Annotated[str | None, Depends(_visible_tenant)]
+"""The tenant of a token that may read; None for an operator who has chosen none: all tenants."""
+AdminTenant = Annotated[str, Depends(_changed_tenant)]
 """The tenant of a token that may change stored data."""
 ChatGrant = Annotated[Grant, Depends(grant_with("chat"))]
 SubmitGrant = Annotated[Grant, Depends(grant_with("submit"))]
@@ -204,7 +212,7 @@ async def follow_run(
 async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant) -> bodies.RunState:
     """Cancel a run; its workers stop within a second or two. A closed run does not change."""
     await service.call(service.granted(caller).cancel, run_id)
-    return await _state(await service.call(service.of(caller.tenant).find, run_id), service)
+    return await _state(await service.call(service.of(caller.reads).find, run_id), service)
 
 
 @router.post(
@@ -233,6 +241,19 @@ def _bare(run: TurnRun | ChainRun, status: RunStatus, service: GatewayService) -
 def _links(run: TurnRun | ChainRun, service: GatewayService) -> bodies.Links:
     own = f"{service.prefix}/runs/{quote(run.run_id, safe='')}"
     return bodies.Links(self=own, events=f"{own}/events", cancel=f"{own}/cancel")
+
+
+# --- tenants ----------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/tenants", tags=["runs"])
+async def list_tenants(service: ServiceDep, caller: Annotated[Grant, Depends(_token)]) -> bodies.TenantList:
+    """Return the tenants whose data this token may see: for an operator those that keep runs, sessions, schedules or batches."""
+    caller.require("read")
+    if not caller.is_operator:
+        return bodies.TenantList(tenants=[caller.tenant], sees_all=False, is_complete=True)
+    found, is_complete = await service.call(service.client.tenants)
+    return bodies.TenantList(tenants=found, sees_all=True, is_complete=is_complete)
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------------

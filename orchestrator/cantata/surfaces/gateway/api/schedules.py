@@ -62,14 +62,15 @@ router = APIRouter(tags=["schedules"], responses=ERRORS)
 @router.get("/schedules")
 async def list_schedules(service: ServiceDep, tenant: ReaderTenant) -> ScheduleList:
     """Return all schedules, each with its last run."""
-    found = await service.call(service.client.schedules.of(tenant).list)
+    schedules = service.of(tenant).schedules
+    found = await service.call(schedules.list_all if tenant is None else schedules.list)
     return ScheduleList(schedules=[*found])
 
 
 @router.get("/schedules/{name}", responses=UNKNOWN)
 async def show_schedule(name: PathName, service: ServiceDep, tenant: ReaderTenant) -> ScheduleView:
     """Return a schedule with its next times and its last runs."""
-    return await service.call(service.client.schedules.of(tenant).get, name)
+    return await service.call(service.of(tenant).schedules.get, name)
 
 
 @router.put("/schedules/{name}", openapi_extra=document_body(Schedule, SCHEDULE))
@@ -117,14 +118,14 @@ async def backfill_schedule(request: Request, name: PathName, service: ServiceDe
 
 def _own(service: GatewayService, caller: Grant, name: str) -> Schedules:
     """Return the schedules of a token's tenant, if it may change the one with this name. Raises ConfigError, RequestRejected."""
-    found = service.client.schedules.of(caller.tenant)
+    found = service.of(caller.tenant).schedules
     caller.check_schedule(found.get(name).schedule, service.client.definitions)
     return found
 
 
 def _put(service: GatewayService, caller: Grant, name: str, spec: Schedule) -> ScheduleRecord:
     caller.check_schedule(spec, service.client.definitions)
-    found = service.client.schedules.of(caller.tenant)
+    found = service.of(caller.tenant).schedules
     if known := found.find(name):
         caller.check_schedule(known.schedule, service.client.definitions)
     return found.create(name, spec, replace=True, labels=caller.labels())

@@ -1,7 +1,7 @@
 /** Calls of the API. Every call sends the token, if there is one. */
 
 import { parse } from "./core/json.js";
-import { urls, token } from "./settings.js";
+import { isInFlower, tenant, token, urls } from "./settings.js";
 
 /** The API rejected a call, or was not reached (status 0). */
 export class Rejection extends Error {
@@ -28,7 +28,7 @@ export async function open(path, { headers = {}, ...options } = {}) {
   const all = { Accept: "application/json", ...(known ? { Authorization: `Bearer ${known}` } : {}), ...headers };
   let response;
   try {
-    response = await fetch(urls.api + path, { ...options, headers: all, credentials: "same-origin", cache: "no-store" });
+    response = await fetch(urls.api + ofTenant(path), { ...options, headers: all, credentials: "same-origin", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Rejection(0);
@@ -43,6 +43,13 @@ export async function open(path, { headers = {}, ...options } = {}) {
     else onTokenNeeded(Boolean(known));
   }
   throw new Rejection(response.status, why);
+}
+
+/** Return a path with the tenant that an operator has chosen. A run is found by its id, whichever is chosen. */
+function ofTenant(path) {
+  const chosen = tenant();
+  if (chosen === null || isInFlower || /[?&]tenant=/.test(path) || /^\/runs\/(?!counts)/.test(path)) return path;
+  return `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ tenant: chosen })}`;
 }
 
 /** Reload the page, which redirects to the sign-in page of Flower; only once, so that there is no loop. */

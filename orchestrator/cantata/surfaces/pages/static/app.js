@@ -3,7 +3,7 @@
 import { html, render, useCallback, useEffect, useState } from "./vendor/htm-preact.js";
 import { setTokenHandler } from "./api.js";
 import { pageOf } from "./core/route.js";
-import { isInFlower, keepToken, urls, switchTheme, theme, token } from "./settings.js";
+import { isInFlower, keepTenant, keepToken, switchTheme, tenant, theme, token, urls } from "./settings.js";
 import { BatchPage, BatchesPage } from "./ui/batches.js";
 import { HomePage } from "./ui/home.js";
 import { InboxPage } from "./ui/inbox.js";
@@ -11,20 +11,28 @@ import { ListPage } from "./ui/list.js";
 import { RunPage } from "./ui/run.js";
 import { SchedulePage, SchedulesPage } from "./ui/schedules.js";
 import { SignIn } from "./ui/signin.js";
+import { TenantSwitch } from "./ui/tenant_switch.js";
 import { WorkersPage } from "./ui/workers.js";
 
 function App() {
   const [address, go] = useAddress();
   const [wanted, setWanted] = useState(null);
   useEffect(() => setTokenHandler((hadOne) => setWanted({ hadOne })), []);
+  const [chosen, setChosen] = useState(tenant());
+  const choose = (name) => {
+    keepTenant(name);
+    setChosen(name);
+  };
   const signOut = () => {
     keepToken("");
+    setChosen(null);
     setWanted({ hadOne: false });
   };
   const signedIn = () => setWanted(null);
   return html`<a class="skip" href="#main">Skip to the content</a>
-    <${TopBar} shown=${pageOf(urls.base, address.path).page} onSignOut=${token() && !wanted ? signOut : null} />
-    ${wanted ? html`<${SignIn} wasRefused=${wanted.hadOne} onDone=${signedIn} />` : html`<${Page} address=${address} go=${go} />`}`;
+    <${TopBar} shown=${pageOf(urls.base, address.path).page} onSignOut=${token() && !wanted ? signOut : null}
+      tenantSwitch=${!isInFlower && !wanted && html`<${TenantSwitch} chosen=${chosen} onChoose=${choose} />`} />
+    ${wanted ? html`<${SignIn} wasRefused=${wanted.hadOne} onDone=${signedIn} />` : html`<${Page} key=${chosen ?? "of all tenants"} address=${address} go=${go} />`}`;
 }
 
 function Page({ address, go }) {
@@ -35,7 +43,7 @@ function Page({ address, go }) {
   if (found.page === "inbox") return html`<${InboxPage} />`;
   if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
   if (found.page === "batches") return html`<${BatchesPage} />`;
-  if (found.page === "batch") return html`<${BatchPage} key=${found.name} name=${found.name} />`;
+  if (found.page === "batch") return html`<${BatchPage} key=${found.name} name=${found.name} search=${address.search} />`;
   if (found.page === "schedules") return html`<${SchedulesPage} />`;
   if (found.page === "schedule") return html`<${SchedulePage} key=${found.name} name=${found.name} search=${address.search} go=${go} />`;
   return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${urls.base}/`}>All runs</a></p></main>`;
@@ -47,7 +55,7 @@ const NAVIGATION = [
 ];
 const FLOWER = isInFlower ? { Workers: "workers", Tasks: "tasks", Broker: "broker" } : urls.flower ? { "Tasks in Flower": "tasks" } : {};
 
-function TopBar({ shown, onSignOut }) {
+function TopBar({ shown, onSignOut, tenantSwitch }) {
   const [now, setTheme] = useState(theme());
   const other = now === "dark" ? "light" : "dark";
   return html`<header class="top">
@@ -56,6 +64,7 @@ function TopBar({ shown, onSignOut }) {
         aria-current=${pages.includes(shown) ? "page" : undefined}>${label}</a>`)}
       ${isInFlower && html`<span class="muted" aria-hidden="true">Flower:</span>`}
       ${Object.entries(FLOWER).map(([label, page]) => html`<a key=${page} href=${`${urls.flower}/${page}`} data-outside>${label}</a>`)}</nav>
+    ${tenantSwitch}
     ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
     <button type="button" class="quiet only-icon" onClick=${() => setTheme(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">
       <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="5.5" /><path class="filled" d="M8 2.5a5.5 5.5 0 0 1 0 11z" /></svg>

@@ -1,7 +1,8 @@
-/** Settings from the document, and from this browser: the token (until the tab is closed) and the theme. */
+/** Settings from the document, and from this browser: the token and the tenant (until the tab is closed), and the theme. */
 
 const { api, base, flower } = document.documentElement.dataset;
 const TOKEN = "cantata.token";
+const TENANT = "cantata.tenant";
 const THEME = "cantata.theme";
 
 /** URLs of the API and the pages, without a trailing slash; of Flower, or "". */
@@ -19,8 +20,20 @@ export function token() {
   return sessionStorage.getItem(TOKEN) ?? "";
 }
 
-/** Store a token; "" deletes it. */
+/** Return the tenant that an operator has chosen, "" for what belongs to none; null for all. */
+export function tenant() {
+  return sessionStorage.getItem(TENANT);
+}
+
+/** Store the chosen tenant; null stands for all. */
+export function keepTenant(name) {
+  if (name === null) sessionStorage.removeItem(TENANT);
+  else sessionStorage.setItem(TENANT, name);
+}
+
+/** Store a token; "" deletes it. The chosen tenant goes with it. */
 export function keepToken(text) {
+  keepTenant(null);
   if (text) sessionStorage.setItem(TOKEN, text);
   else sessionStorage.removeItem(TOKEN);
 }

@@ -27,12 +27,12 @@ export function runAddress(base, runId, { tab = "graph", step = null, other = nu
   return `${base}/run/${encodeURIComponent(runId)}${text ? `?${text}` : ""}`;
 }
 
-/** Return the URL of a batch. */
-export function batchAddress(base, name) {
-  return `${base}/batch/${encodeURIComponent(name)}`;
+/** Return the URL of a batch, with its tenant if it has one. */
+export function batchAddress(base, name, tenant = "") {
+  return `${base}/batch/${encodeURIComponent(name)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 }
 
-/** Return the URL of a schedule, which only an operator's page names with its tenant. */
+/** Return the URL of a schedule, likewise. */
 export function scheduleAddress(base, name, tenant = "") {
   return `${base}/schedule/${encodeURIComponent(name)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 }

@@ -28,9 +28,9 @@ export function BatchesPage() {
     ${value && value.batches.length > 0 && html`<table class="runs batches">
       <thead><tr><th scope="col">Status</th><th scope="col">Batch</th><th scope="col">Rows</th><th scope="col" class="num">Failed</th>
         <th scope="col" class="num">Tokens</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Age</th></tr></thead>
-      <tbody>${value.batches.map((batch) => html`<tr key=${batch.name}>
+      <tbody>${value.batches.map((batch) => html`<tr key=${`${batch.tenant}/${batch.name}`}>
         <td class="cell-status"><${State} is=${ofBatch(batch.state)} /></td>
-        <td class="cell-title"><a class="row-link" href=${batchAddress(urls.base, batch.name)}>${batch.name}</a>
+        <td class="cell-title"><a class="row-link" href=${batchAddress(urls.base, batch.name, batch.tenant)}>${batch.name}</a>${batch.tenant && html` <bdi class="label">${clip(batch.tenant, 60)}</bdi>`}
           <span class="row-more">${batch.unreadable ? clip(batch.unreadable, 300) : `${batch.target.kind} ${clip(batch.target.name, 60)}`}</span></td>
         <td class="cell-bar"><${Bar} batch=${batch} /></td><td class="num cell-failed">${count(batch.failed)}</td><td class="num cell-tokens">${tokens(batch.usage)}</td>
         <td class="num cell-cost">${cost(batch.usage.cost_usd)}</td><td class="num cell-age">${age(now - batch.created_at)}</td>
@@ -39,17 +39,20 @@ export function BatchesPage() {
 }
 
 /** The page of one batch. */
-export function BatchPage({ name }) {
+export function BatchPage({ name, search }) {
+  const tenant = new URLSearchParams(search).get("tenant");
+  const more = tenant ? `&${new URLSearchParams({ tenant })}` : "";
+  const query = more.replace("&", "?");
   const path = `/batches/${encodeURIComponent(name)}`;
   const [start, setStart] = useState(0);
-  const { found: value, fault, refresh } = usePolled(path);
-  const failures = usePolled(`${path}/results?failed=true&start=${start}`);
+  const { found: value, fault, refresh } = usePolled(path + query);
+  const failures = usePolled(`${path}/results?failed=true&start=${start}${more}`);
   const [refusal, setRefusal] = useState(null);
   useEffect(() => {
     document.title = `${name} · Cantata`;
   }, [name]);
-  const act = (what) => send(`${path}/${what}`).then(() => setRefusal(null), setRefusal).then(refresh);
-  const confirmed = (what) => () => send(`${path}/${what}`).then(() => Promise.all([refresh(), failures.refresh()]));
+  const act = (what) => send(`${path}/${what}${query}`).then(() => setRefusal(null), setRefusal).then(refresh);
+  const confirmed = (what) => () => send(`${path}/${what}${query}`).then(() => Promise.all([refresh(), failures.refresh()]));
   const what = SWITCHES[value?.state];
   const trouble = refusal ?? fault ?? failures.fault;
   return html`<main id="main" class="list-page" tabindex="-1">
@@ -66,8 +69,8 @@ export function BatchPage({ name }) {
         ${value.state === "done" && value.failed > 0 && !value.file && html`<${Confirmed} question="Retry the failed rows?" yes="Retry" className="primary"
           act=${confirmed("retry")} explained=${`${plural(value.failed, "row")} will run again. Read and acknowledge the results where the batch was begun.`}>
           Retry failed rows<//>`}
-        ${!batchIsOver(value.state) && html`<button type="button" onClick=${() => download(path, name, setRefusal)}>Download results kept here</button>`}
-        ${value.failed > 0 && html`<button type="button" onClick=${() => download(`${path}`, name, setRefusal, true)}>Download failed rows</button>`}</div>
+        ${!batchIsOver(value.state) && html`<button type="button" onClick=${() => download(path, name, more, setRefusal)}>Download results kept here</button>`}
+        ${value.failed > 0 && html`<button type="button" onClick=${() => download(path, name, more, setRefusal, true)}>Download failed rows</button>`}</div>
       ${value.state === "done" && value.failed > 0 && value.file && html`<p class="muted">To retry the failed rows: <code>submit batch retry ${name}</code></p>`}`}
     ${failures.found && failures.found.rows.length > 0 && html`<h2>Failed rows</h2>
       <table class="runs failures"><thead><tr><th scope="col">Row</th><th scope="col">Error</th></tr></thead>
@@ -84,9 +87,9 @@ function Bar({ batch }) {
     <span>${count(batch.delivered)}${of}</span></span>`;
 }
 
-async function download(path, name, setFault, failed = false) {
+async function download(path, name, more, setFault, failed = false) {
   try {
-    const response = await open(`${path}/download${failed ? "?failed=true" : ""}`, { headers: { Accept: "application/x-ndjson" } });
+    const response = await open(`${path}/download?failed=${failed}${more}`, { headers: { Accept: "application/x-ndjson" } });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await response.blob());
     link.download = `${name}${failed ? "-failed" : ""}.jsonl`;

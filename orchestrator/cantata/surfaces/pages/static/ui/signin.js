@@ -16,7 +16,7 @@ export function SignIn({ wasRefused, onDone }) {
   };
   return html`<main id="main" class="sign-in" tabindex="-1">
     <h1>Sign in</h1>
-    <p class="muted">These pages show the runs of the token's tenant. The token is stored until this tab is closed.</p>
+    <p class="muted">These pages show the runs of the token's tenant, and to an operator those of all. The token is stored until this tab is closed.</p>
     ${wasRefused && html`<p class="fault" role="alert">This token is unknown.</p>`}
     <form onSubmit=${done}>
       <label for="token">Token</label>
