@@ -162,6 +162,13 @@ class Settings(Value):
     metrics_host: str = Field(
         default="127.0.0.1", alias="CANTATA_METRICS_HOST", description="the address of the metrics port"
     )
+    metrics_tenants: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        alias="CANTATA_METRICS_TENANTS",
+        description="tenants with series of their own in metrics with the label `tenant`; others are `other`, and with 0 it is empty",
+    )
 
 
 VARIABLES: dict[str, str] = {field.alias: name for name, field in Settings.model_fields.items() if field.alias}

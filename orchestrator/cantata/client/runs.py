@@ -19,7 +19,7 @@ from cantata.flows.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse
 from cantata.ledger.encoding import to_json
 from cantata.ledger.quotas import SMALL_SIGNAL_BYTES
 from cantata.ledger.records import RunRecord, StepRecord
-from cantata.ledger.runs import event_log, log_store, trace_roots
+from cantata.ledger.runs import event_log, log_store, run_ends
 from cantata.ledger.runs.results import bodies_of, chain_event, chain_response, turn_result
 from cantata.ledger.runs.step_names import KnownNames, step_names
 from cantata.ledger.step_store import EARLY_SIGNALS
@@ -140,8 +140,8 @@ class Run:
         """
         bounds.check(value, f"the value for step {step_id!r}")
         size = len(to_json(value).encode())
-        bounds.check_size(size, f"the value for step {step_id!r}", self._engine.definitions.limits.output_bytes)
-        limits, quotas = self._engine.definitions.limits, self._engine.ledger.quotas
+        bounds.check_size(size, f"the value for step {step_id!r}", self._engine.limits.output_bytes)
+        limits, quotas = self._engine.limits, self._engine.ledger.quotas
         tenant = quotas.tenant_of(self.run_id) if limits.quotas else ""
         with ExitStack() as stack:
             refusal: CantataError | None = quotas.early_signal_refusal(tenant, limits.quota_of(tenant))
@@ -222,7 +222,7 @@ class Run:
 
     def _end_trace(self) -> None:
         """Give the run's trace its root if this call ended the run: then no worker does it."""
-        trace_roots.end(traces.client_spans(__version__), self._engine.ledger, self.run_id)
+        run_ends.record(self._engine.ledger, self.run_id, traces.client_spans(__version__))
 
 
 class TurnRun(Run):

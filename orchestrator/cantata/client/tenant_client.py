@@ -232,7 +232,7 @@ class TenantClient:
     @property
     def memory(self) -> MemoryStore:
         """The memory of the tenant; that without a tenant, if it is None."""
-        return MemoryStore(self.engine.ledger, tenant=self.tenant or "", limits=self.engine.definitions.limits)
+        return MemoryStore(self.engine.ledger, tenant=self.tenant or "", limits=self.engine.limits)
 
     @property
     def schedules(self) -> Schedules:

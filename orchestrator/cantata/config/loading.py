@@ -124,11 +124,12 @@ def read(path: Path) -> Document:
 def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Document]:
     """Return the chain request in the file of this name, or else the chain of the configuration with this name, and its document.
 
-    Raises ConfigError.
+    A request without a `chain_id` gets the name of its file, under which its runs are listed. Raises ConfigError.
     """
     if os.path.exists(name):
-        document = read(Path(name))
-        return load_request(document), document
+        document = read(path := Path(name))
+        request = load_request(document)
+        return request if request.chain_id else request.model_copy(update={"chain_id": path.name}), document
     return chain_named(name, definitions, "such file, and no "), Document(None, name)
 
 

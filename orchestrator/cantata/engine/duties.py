@@ -23,7 +23,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Overdue, Ready, Swept
 from cantata.ledger.redis import clock, outages
 from cantata.ledger.redis.keys import shard_of
-from cantata.ledger.runs import trace_roots
+from cantata.ledger.runs import run_ends
 from cantata.operation import fault_points, metrics, traces
 from cantata.values import JsonValue
 
@@ -136,7 +136,7 @@ def _log_ends(sweep: Sweep) -> None:
     for run_id in (run_id for swept in sweep.found for run_id in swept.ended):
         with sweep.isolation.of(Item("ends", run_id)), suppress(UnknownRunError):  # it may be gone by now
             log.info("run_ended", run=run_id, status=sweep.ledger.runs.status(run_id))
-            trace_roots.end(traces.active(), sweep.ledger, run_id)
+            run_ends.record(sweep.ledger, run_id, traces.active())
 
 
 def _send_lost(sweep: Sweep) -> None:

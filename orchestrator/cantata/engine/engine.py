@@ -18,7 +18,7 @@ from cantata.engine.publisher import COORDINATOR, Publisher
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain, with_id
 from cantata.engine.start import accept_run, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
-from cantata.flows.definitions import Definitions
+from cantata.flows.definitions import Definitions, Limits
 from cantata.flows.submission import AS_CONFIGURED, Submission
 from cantata.flows.webhooks import webhooks_of
 from cantata.flows.wire import ChainRequest
@@ -30,6 +30,7 @@ from cantata.ledger.redis.keys import definitions_digest, id_in_shard
 from cantata.values import JsonValue
 
 COSTS_TTL_S = 2.0
+USUAL_LIMITS = Limits()
 
 
 class Engine:
@@ -61,6 +62,17 @@ class Engine:
     def definitions(self) -> Definitions:
         """The definitions that runs may name."""
         return self.read_definitions()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the configuration, for what is done with stored runs and values.
+
+        While the configuration has faults the usual ones count, so that runs can be signalled and retried from any machine.
+        """
+        try:
+            return self.definitions.limits
+        except ConfigError:
+            return USUAL_LIMITS
 
     @cached_property
     def definitions_text(self) -> str:
@@ -168,9 +180,7 @@ class Engine:
         tenant = labels.get("tenant", "")
         with ExitStack() as stack:
             try:
-                stack.enter_context(
-                    self.ledger.quotas.start(tenant, self.definitions.limits.quota_of(tenant), size, name=session)
-                )
+                stack.enter_context(self.ledger.quotas.start(tenant, self.limits.quota_of(tenant), size, name=session))
             except (ConfigError, UnavailableError):
                 if key is None or not self.ledger.runs.is_known(run_id):
                     raise

@@ -123,7 +123,8 @@ def workflow_request(
     """Return the chain request of a workflow in Python: its one node gets the input, which is JSON."""
     known = definitions.workflows.get(name)  # a chain may have the same name
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}
-    return {"nodes": [node], "entry_node": name, "timeout": timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S}
+    timeout = timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S
+    return {"chain_id": name, "nodes": [node], "entry_node": name, "timeout": timeout}
 
 
 def checked_schedule(name: str, schedule: Schedule, definitions: Definitions) -> CheckedTurn | CheckedChain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from cantata import Workflow, workflow
 from cantata.values import ToolContext
 
 
@@ -23,3 +24,9 @@ def flaky(context: ToolContext) -> str:
 def broken() -> str:
     """Fails for good."""
     raise ValueError("it is broken")
+
+
+@workflow
+async def total(wf: Workflow, a: int, b: int = 2) -> int:
+    """A workflow that adds by a tool."""
+    return int(await wf.call(add, a, b))

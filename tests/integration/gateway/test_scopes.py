@@ -38,6 +38,8 @@ HOURLY = {"every": "1h", "chain": ADDING}
 NEEDED = {
     "POST /turns": "chat",
     "POST /chains": "submit",
+    "POST /chains/{name}": "submit",
+    "POST /workflows/{name}": "submit",
     "POST /runs/{run_id}/signals/{step}": "signal",
     "POST /inbox/answers": "signal",
     **{
@@ -117,7 +119,7 @@ def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chai
         )
         for scope in (*SCOPES, "nothing"):
             bodies = {
-                "/fork": {"from_step": "s"}, "/batches": batch, "/delivered": {"rows": []},
+                "/fork": {"from_step": "s"}, "/chains/{name}": {}, "/workflows/{name}": {}, "/batches": batch, "/delivered": {"rows": []},
                 "/backfill": {"start": "2030-01-01", "end": "2030-01-02"}, "/schedules/{name}": {**HOURLY},
             }  # fmt: skip
             given = next((each for end, each in bodies.items() if path.endswith(end) and method != "GET"), None)

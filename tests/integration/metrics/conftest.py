@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.engine.fleet import registry
-from cantata.flows.definitions import Agent, Definitions, Limits, Tool
+from cantata.flows.definitions import Agent, Defaults, Definitions, Limits, Tool
 from cantata.testing import ScriptedModels
 
 HERE = Path(__file__).parent
@@ -35,7 +35,11 @@ def definitions(**limits: Any) -> Definitions:
             "fail": Tool(function="metrics_tools:fail"),
             "hang": Tool(function="metrics_tools:gate", timeout_s=0.5),
         },
-        agents={"ann": Agent(model=MODEL, retries=2, instructions=["{input}"])},
+        agents={
+            "ann": Agent(model=MODEL, retries=2, instructions=["{input}"]),
+            "bea": Agent(model=MODEL, retries=2, stream=False),
+        },
+        defaults=Defaults(agent="ann"),
         limits=Limits.model_validate(limits),
     )
 
@@ -46,7 +50,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 class Scrape(dict[Sample, float]):
     """What was read: the samples of several processes, added up."""
 
-    def of(self, name: str, **labels: str) -> float:
+    def of(self, name: str, /, **labels: str) -> float:
         """The sum of the samples of this name that have these labels."""
         return sum(value for (each, has), value in self.items() if each == name and has >= labels.items())
 
@@ -138,6 +142,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             "OPENAI_API_BASE": models.url,
             "OPENAI_API_KEY": "sk-test-secret-0123456789",
             "CANTATA_METRICS_PORT": "0",
+            "CANTATA_METRICS_TENANTS": "5",
             "TMPDIR": temporary,
         }.items():
             patch.setenv(name, text)

@@ -57,7 +57,7 @@ for code in {codes!r}:
 def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
     code = (
         "import sys\nfrom cantata.operation import metrics\n"
-        "metrics.record_step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
+        "metrics.record_step_ended('k', '', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -67,9 +67,9 @@ def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
 def test_steps_are_counted_and_timed(counts: Counts, tmp_path: Path) -> None:
     metrics.record_step_started("tools", 0.25)
     metrics.record_step_started("tools", None)
-    metrics.record_step_ended("tool.call", "done", 0.005)
-    metrics.record_step_ended("tool.call", "done", 0.0051)
-    metrics.record_step_ended("tool.call", "failed", 2.0)
+    metrics.record_step_ended("tool.call", "tools:add", "done", 0.005)
+    metrics.record_step_ended("tool.call", "tools:add", "done", 0.0051)
+    metrics.record_step_ended("tool.call", "tools:add", "failed", 2.0)
 
     value = shown(tmp_path)
     assert value("cantata_steps_total", kind="tool.call", status="done") == 2
@@ -81,23 +81,31 @@ def test_steps_are_counted_and_timed(counts: Counts, tmp_path: Path) -> None:
     assert value("cantata_step_duration_seconds_bucket", kind="tool.call", le="+Inf") == 3
     assert value("cantata_step_duration_seconds_count", kind="tool.call") == 3
     assert value("cantata_step_duration_seconds_sum", kind="tool.call") == pytest.approx(2.0101)
+    assert value("cantata_tool_calls_total", tool="add", outcome="done") == 2
+    assert value("cantata_tool_calls_total", tool="add", outcome="failed") == 1
     assert value("cantata_queue_wait_seconds_count", queue="tools") == 1, "what ran ahead waited in no queue"
 
 
 def test_model_calls_are_counted_with_what_they_took_and_cost(counts: Counts, tmp_path: Path) -> None:
-    metrics.record_model_call("m", "ok", 1.5, Usage(input_tokens=10, output_tokens=4, cost_usd=0.25, model_calls=1))
-    metrics.record_model_call("m", "ok", 1.5, Usage(input_tokens=1, output_tokens=1, model_calls=1))
-    metrics.record_model_call("m", "rate_limited", 0.1, None)
+    metrics.record_model_call(
+        "m", "ok", "acme", 1.5, Usage(input_tokens=10, output_tokens=4, cost_usd=0.25, model_calls=1)
+    )
+    metrics.record_model_call("m", "ok", "acme", 1.5, Usage(input_tokens=1, output_tokens=1, model_calls=1))
+    metrics.record_model_call("m", "rate_limited", "", 0.1, None)
     metrics.record_limit_wait("m", "rpm", 2.5)
     metrics.record_budget_refusal("run")
 
     value = shown(tmp_path)
-    assert [value("cantata_model_calls_total", model="m", outcome=outcome) for outcome in ("ok", "rate_limited")] == [
+    assert [
+        value("cantata_model_calls_total", model="m", outcome=outcome, tenant="") for outcome in ("ok", "rate_limited")
+    ] == [
         2,
         1,
     ]
-    assert [value("cantata_model_tokens_total", model="m", direction=way) for way in ("input", "output")] == [11, 5]
-    assert value("cantata_model_cost_usd_total", model="m") == 0.25
+    assert [
+        value("cantata_model_tokens_total", model="m", direction=way, tenant="") for way in ("input", "output")
+    ] == [11, 5]
+    assert value("cantata_model_cost_usd_total", model="m", tenant="") == 0.25
     assert value("cantata_model_call_duration_seconds_count", model="m") == 3
     assert value("cantata_limit_wait_seconds_total", model="m", reason="rpm") == 2.5
     assert value("cantata_budget_refusals_total", budget="run") == 1
@@ -105,13 +113,15 @@ def test_model_calls_are_counted_with_what_they_took_and_cost(counts: Counts, tm
 
 def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: Path) -> None:
     metrics.record_step_started("tools", 0.25)
-    metrics.record_step_ended("tool.call", "done", 0.005)
-    metrics.record_model_call("m", "ok", 1.5, Usage(input_tokens=10))
+    metrics.record_step_ended("tool.call", "tools:add", "done", 0.005)
+    metrics.record_model_call("m", "ok", "acme", 1.5, Usage(input_tokens=10))
     metrics.record_limit_wait("m", "rpm", 2.5)
     metrics.record_budget_refusal("run")
     metrics.record_schedule_times("fired", 1)
     metrics.record_schedule_lateness(0.2)
     metrics.record_sweep_error("schedules")
+    metrics.record_run_ended("report", "succeeded", "", 1.0)
+    metrics.record_first_token("m", 0.2)
 
     found = {(metric.name, metric.type) for metric in _MergedCounts(tmp_path).collect()}
     assert found == {
@@ -121,12 +131,29 @@ def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: 
 
 def test_a_label_that_users_fill_has_so_many_values_at_most(counts: Counts, tmp_path: Path) -> None:
     for number in range(MAX_VALUES + 50):
-        counts.add("cantata_model_cost_usd_total", (f"model-{number}",), 1.0)
-    counts.add("cantata_model_cost_usd_total", ("model-0",), 1.0)
+        counts.add("cantata_model_cost_usd_total", (f"model-{number}", ""), 1.0)
+    counts.add("cantata_model_cost_usd_total", ("model-0", ""), 1.0)
 
     value = shown(tmp_path)
-    assert value("cantata_model_cost_usd_total", model=OTHER) == 50
-    assert value("cantata_model_cost_usd_total", model="model-0") == 2
+    assert value("cantata_model_cost_usd_total", model=OTHER, tenant="") == 50
+    assert value("cantata_model_cost_usd_total", model="model-0", tenant="") == 2
+
+
+def test_tenants_are_a_label_only_where_that_is_set_and_so_many_at_most(counts: Counts, tmp_path: Path) -> None:
+    (tmp_path / "some").mkdir()
+    some = Counts(tmp_path / "some", tenants=2)
+    for each in (counts, some):
+        for tenant in ("acme", "globex", "initech", "umbrella", "acme", ""):
+            each.add("cantata_model_cost_usd_total", ("m", tenant), 1.0)
+    some.close()
+
+    without, with_two = shown(tmp_path), shown(tmp_path / "some")
+    assert without("cantata_model_cost_usd_total", model="m", tenant="") == 6
+    found = {
+        tenant: with_two("cantata_model_cost_usd_total", model="m", tenant=tenant)
+        for tenant in ("acme", "globex", OTHER, "")
+    }
+    assert found == {"acme": 2, "globex": 1, OTHER: 2, "": 1}
 
 
 def test_threads_lose_no_count(counts: Counts, tmp_path: Path) -> None:
@@ -207,14 +234,14 @@ def test_a_full_disk_costs_only_the_series_that_are_new(
 
 def test_a_clock_that_was_set_back_takes_nothing_from_a_sum(counts: Counts, tmp_path: Path) -> None:
     for took_s in (2.0, -5.0):
-        metrics.record_step_ended("tool.call", "done", took_s)
+        metrics.record_step_ended("tool.call", "tools:add", "done", took_s)
 
     assert shown(tmp_path)("cantata_step_duration_seconds_sum", kind="tool.call") == 2.0
     assert shown(tmp_path)("cantata_step_duration_seconds_count", kind="tool.call") == 2
 
 
 def test_a_label_that_is_no_text_is_shown_as_well_as_can_be(counts: Counts, tmp_path: Path) -> None:
-    counts.add("cantata_model_cost_usd_total", ("half\ud800",), 1.0)
+    counts.add("cantata_model_cost_usd_total", ("half\ud800", ""), 1.0)
 
     assert b'model="half?"' in make_handler(registry("1", _MergedCounts(tmp_path)))("", "").body
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.engine.limits.limiter import Limiter
 from cantata.operation.metrics.families import FAMILIES
 from tests.integration.metrics.conftest import MODEL, TENANTS_TOKEN, TOKEN, Scrape, Stage, definitions, gateway, read
@@ -66,6 +67,8 @@ def test_steps_are_counted_by_kind_and_by_how_they_ended(stage: Stage) -> None:
     assert found.of("cantata_steps_total", kind="tool.call", status="done") == 30
     assert found.of("cantata_steps_total", kind="tool.call", status="failed") == 1
     assert found.of("cantata_step_duration_seconds_count", kind="tool.call") == 31
+    assert found.of("cantata_tool_calls_total", tool="add", outcome="done") == 30
+    assert found.of("cantata_tool_calls_total", tool="fail", outcome="failed") == 1
     assert 16 <= found.of("cantata_queue_wait_seconds_count") <= 47, (
         "each run was sent once at least; what ran ahead waited nowhere"
     )
@@ -75,6 +78,45 @@ def test_steps_are_counted_by_kind_and_by_how_they_ended(stage: Stage) -> None:
     assert fleet.of("cantata_runs_closed_total", status="succeeded") == 15
     assert fleet.of("cantata_runs_closed_total", status="failed") == 1
     assert stage.fleet().of("cantata_runs_open") == 0
+
+
+def test_runs_are_timed_by_name_and_outcome_once_whoever_ends_them(stage: Stage, tmp_path: Path) -> None:
+    stage.models.script([{"reply": "a few words"}])
+    before = stage.workers()
+
+    named = [{**chain(tool("a", "add", a=1)), "chain_id": "report"} for _ in range(3)]
+    slow = {**gated(tmp_path, 1), "chain_id": "stuck", "timeout": 1.0}
+    asked = stage.client.submit_turn("long " * 500, agent="ann")
+    labels = {"tenant": "acme"}
+    runs: list[TurnRun | ChainRun] = [stage.client.submit_chain(each, labels=labels) for each in (*named, slow)]
+    runs += [asked, stage.client.submit_chain(chain(tool("a", "fail"))), stage.client.submit_turn("by default")]
+    ends = [run.result(RUN_S).status for run in runs]
+
+    assert ends == ["succeeded"] * 3 + ["timed_out", "succeeded", "failed", "succeeded"]
+    name = "cantata_run_duration_seconds_count"
+    found = added(stage, before, name, 7)
+    for run_name, status, count in (
+        ("report", "succeeded", 3),
+        ("stuck", "timed_out", 1),
+        ("ann", "succeeded", 1),
+        ("unnamed", "failed", 1),
+        ("default", "succeeded", 1),
+    ):
+        assert found.of(name, name=run_name, status=status) == count, run_name
+    assert found.of(name, tenant="acme") == 4
+    assert found.of("cantata_run_duration_seconds_sum", name="stuck") >= 1.0
+
+
+def test_the_first_token_of_a_streamed_reply_is_timed(stage: Stage) -> None:
+    stage.models.script([{"reply": "a few words"}])
+    before = stage.workers()
+
+    for agent in ("bea", "ann"):
+        stage.client.submit_turn("hello", agent=agent, labels={"tenant": "acme"}).result(RUN_S)
+
+    found = added(stage, before, "cantata_model_calls_total", 2, tenant="acme")
+    assert found.of("cantata_model_first_token_seconds_count", model=MODEL) == 1, "ann streams"
+    assert found.of("cantata_model_first_token_seconds_sum") <= found.of("cantata_model_call_duration_seconds_sum")
 
 
 def test_model_calls_are_counted_with_the_tokens_and_the_cost_that_runs_were_charged(stage: Stage) -> None:

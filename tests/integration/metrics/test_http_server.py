@@ -115,7 +115,7 @@ def test_a_page_that_breaks_is_an_answer_and_the_next_one_works() -> None:
 
 def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_config_folder: Path) -> None:
     shown = WorkerMetrics(HERE, "9.9.9")
-    metrics.record_step_ended("tool.call", "done", 0.1)
+    metrics.record_step_ended("tool.call", "tools:add", "done", 0.1)
 
     plain = httpx.get(f"{shown.url}/metrics")
     modern = httpx.get(f"{shown.url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})

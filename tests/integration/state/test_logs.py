@@ -10,7 +10,7 @@ from redis import Redis
 
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import run_key
-from cantata.ledger.runs import log_store, trace_roots
+from cantata.ledger.runs import log_store, run_ends
 from cantata.ledger.runs.log_store import Logs, RunLogs
 from tests.integration.state.play import Play, work
 
@@ -102,15 +102,15 @@ def test_while_redis_is_away_lines_are_lost_and_nobody_waits(ledger: Ledger, mon
 def test_the_root_of_a_trace_is_given_once_and_not_before_the_end(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    assert trace_roots.claim(ledger, play.run_id) == {}
+    assert run_ends.claim(ledger, play.run_id) == {}
     play.do("a")
 
-    kind, status, created_at, closed_at, *_ = trace_roots.claim(ledger, play.run_id).values()
+    kind, status, created_at, closed_at, *_ = run_ends.claim(ledger, play.run_id).values()
 
     assert (kind, status) == ("turn", "succeeded")
     assert int(created_at or 0) <= int(closed_at or 0)
-    assert trace_roots.claim(ledger, play.run_id) == {}
-    assert trace_roots.claim(ledger, "gone") == {}
+    assert run_ends.claim(ledger, play.run_id) == {}
+    assert run_ends.claim(ledger, "gone") == {}
 
 
 def test_a_sweep_tells_which_runs_it_ended(ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ from cantata.flows.graph import Graph, Spec
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Ready
 from cantata.ledger.redis import clock, outages
 from cantata.ledger.redis.connection import RedisFailure
-from cantata.ledger.runs import trace_roots
+from cantata.ledger.runs import run_ends
 from cantata.ledger.runs.results import is_over
 from cantata.operation import fault_points, metrics, traces
 from cantata_workers.process import outcomes
@@ -252,7 +252,7 @@ class MessageExecution:
         self._ready.send(committed, begun, record.outcome.fragment, committed_at)
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
-            trace_roots.end(traces.active(), self._process.ledger, self._run_id)
+            run_ends.record(self._process.ledger, self._run_id, traces.active())
         begun_ahead = committed.begun
         if begun_ahead is not None and self._pending and begun_ahead.step_id == self._pending[0]:
             self._pending.popleft()
@@ -319,7 +319,7 @@ class MessageExecution:
         attempt = self.done[number]
         if attempt.status == "dispatched":
             return
-        metrics.record_step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)
+        metrics.record_step_ended(attempt.kind, attempt.work, attempt.status, attempt.until - attempt.since)
 
 
 class StepsAhead:

@@ -35,7 +35,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import AttemptRecord, Begun, Committed, Ready
 from cantata.ledger.redis import outages
 from cantata.ledger.redis.connection import RedisFailure, connect
-from cantata.ledger.runs import trace_roots
+from cantata.ledger.runs import run_ends
 from cantata.ledger.runs.results import is_over
 from cantata.operation import exits, fault_points, metrics, traces
 from cantata.settings import settings
@@ -399,9 +399,11 @@ class Process:
     def record(self, begun: Begun, record: AttemptRecord) -> Committed:
         """Record the outcome of a step in place of the thread that executed it."""
         committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
-        metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)
+        spec = begun.spec
+        metrics.record_step_ended(spec.kind, spec.work, record.outcome.status, time.monotonic() - begun.asked_at)
         self.send((begun.run_id, step) for step in committed.sends)
-        trace_roots.end(traces.active() if is_over(committed.run_status) else None, self._renewal_ledger, begun.run_id)
+        if is_over(committed.run_status):
+            run_ends.record(self._renewal_ledger, begun.run_id, traces.active())
         return committed
 
     def _mark_cancelled(self, is_wanted: Callable[[LeasedStep], bool]) -> list[LeasedStep]:

@@ -159,7 +159,7 @@ class WorkerService:
         if self._metrics_at is not None:
             from cantata.operation.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # it imports prometheus_client, which others need not load
 
-            self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__)
+            self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__, tenants=settings().metrics_tenants)
             log.info("metrics_served", name=self.name, url=self._metrics.url)
         signal.signal(stack_member.FINISH, self._finish)
         self._serve_code()

@@ -41,7 +41,7 @@ def fork(
         ConfigError: The source is not over, has no such step, or does not fit the changes.
         UnknownRunError: There is no such run.
     """
-    bounds.check(dict(changes), "changes", max_bytes=engine.definitions.limits.input_bytes)
+    bounds.check(dict(changes), "changes", max_bytes=engine.limits.input_bytes)
     check_key(key)
     ledger = engine.ledger
     past = fork_store.read(ledger, source)

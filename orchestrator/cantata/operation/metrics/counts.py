@@ -22,6 +22,7 @@ from cantata.operation.metrics.families import BY_NAME, Family
 
 MAX_VALUES = 200  # of one label: users choose the names of models and queues
 OTHER = "other"
+TENANT = "tenant"  # a label with few values, or none: CANTATA_METRICS_TENANTS
 MAX_LABEL_CHARS = 120
 ENDED = "0"  # in index of a process id: the counts of processes that have ended
 FIRST_BYTES = 1 << 16  # of a file, which doubles when it is full
@@ -59,8 +60,12 @@ class _Cell:
 class Counts:
     """Counts of one process. Safe to use from many threads; a forked child makes its own in the same folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create the files. Raises OSError if the disk is full; if it fills later, only new series are lost."""
+    def __init__(self, folder: Path, *, tenants: int = 0) -> None:
+        """Create the files. Raises OSError if the disk is full; if it fills later, only new series are lost.
+
+        `tenants`: the number of tenants with series of their own.
+        """
+        self._tenants = tenants
         self._files = {kind: _opened(folder / f"{kind}_{os.getpid()}.db") for kind in ("counter", "histogram")}
         self._lock = threading.Lock()
         self._cells: dict[Series, list[_Cell]] = {}
@@ -114,7 +119,10 @@ class Counts:
     def _bounded(self, name: str, index: int, label: str) -> str:
         seen = self._seen.setdefault((name, index), set())
         label = label[:MAX_LABEL_CHARS].encode("utf-8", "replace").decode()  # a lone surrogate would fail every scrape
-        if label not in seen and len(seen) >= MAX_VALUES:
+        is_tenant = BY_NAME[name].labels[index] == TENANT
+        if is_tenant and not (label and self._tenants):
+            return ""
+        if label not in seen and len(seen) >= (self._tenants if is_tenant else MAX_VALUES):
             return OTHER
         seen.add(label)
         return label

@@ -10,6 +10,8 @@ Source = Literal["worker", "gateway", "both"]
 
 STEP_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
 WAIT_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0)
+RUN_S = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0)
+FIRST_TOKEN_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 CALL_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 
 
@@ -39,21 +41,40 @@ FAMILIES: Sequence[Family] = (
         "worker",
         WAIT_S,
     ),
-    Family("cantata_model_calls_total", "counter", ("model", "outcome"), "Model calls, by outcome.", "worker"),
+    Family("cantata_tool_calls_total", "counter", ("tool", "outcome"), "Ended attempts of calls of tools.", "worker"),
+    Family(
+        "cantata_run_duration_seconds",
+        "histogram",
+        ("name", "status", "tenant"),
+        "Duration of runs that this worker ended, by the team, agent, chain or workflow; without those that post to webhooks.",
+        "worker",
+        RUN_S,
+    ),
+    Family(
+        "cantata_model_calls_total", "counter", ("model", "outcome", "tenant"), "Model calls, by outcome.", "worker"
+    ),
+    Family(
+        "cantata_model_first_token_seconds",
+        "histogram",
+        ("model",),
+        "Time from a streamed model call to the first piece of its text.",
+        "worker",
+        FIRST_TOKEN_S,
+    ),
     Family(
         "cantata_model_call_duration_seconds", "histogram", ("model",), "Duration of model calls.", "worker", CALL_S
     ),
     Family(
         "cantata_model_tokens_total",
         "counter",
-        ("model", "direction"),
+        ("model", "direction", "tenant"),
         "Tokens of model calls: input and output.",
         "worker",
     ),
     Family(
         "cantata_model_cost_usd_total",
         "counter",
-        ("model",),
+        ("model", "tenant"),
         "Cost of model calls in US dollars, where the price is known.",
         "worker",
     ),

@@ -66,11 +66,12 @@ def _remove_stale() -> None:
 class WorkerMetrics:
     """Records in this process, and serves the counts of it and its forked children."""
 
-    def __init__(self, address: ScrapeAddress, version: str) -> None:
-        """Start. Raises UnavailableError if the address or the folder of the counts is not available."""
+    def __init__(self, address: ScrapeAddress, version: str, *, tenants: int = 0) -> None:
+        """Start, with labels for so many tenants. Raises UnavailableError if the address or the folder of the counts is not available."""
         try:
             self._folder = CountsFolder()
-            self._counts = Counts(self._folder.path)
+            self._tenants = tenants
+            self._counts = Counts(self._folder.path, tenants=tenants)
         except OSError as error:
             raise UnavailableError(
                 f"temporary files for metrics cannot be created: {error}; name a folder with space in TMPDIR"
@@ -93,7 +94,7 @@ class WorkerMetrics:
         metrics.set_counts(None)
         try:
             metrics.set_counts(
-                Counts(self._folder.path)
+                Counts(self._folder.path, tenants=self._tenants)
             )  # with a lock of its own: its parent's may have been locked at the fork
         except OSError as error:
             log.warning(

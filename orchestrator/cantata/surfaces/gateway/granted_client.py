@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from cantata.client.client import Client
 from cantata.client.records import SignalAnswer, outcomes, split_id
 from cantata.client.requests import checked_turn
 from cantata.client.runs import ChainRun, Run, TurnRun
+from cantata.config.loading import chain_named
 from cantata.errors import ConfigError
 from cantata.flows.submission import Submission
 from cantata.flows.turns.mentions import mention_of
@@ -15,6 +17,7 @@ from cantata.flows.waits import Answer, Inbox, InboxItem
 from cantata.flows.wire import AnswerOutcome, ChainRequest, ProviderBatchRequest, RunStatus, TurnRequest
 from cantata.surfaces.gateway.grants import STARTS, Grant, is_question
 from cantata.surfaces.http.rejections import RequestRejected
+from cantata.text.suggestions import did_you_mean
 from cantata.values import JsonValue
 
 
@@ -46,6 +49,38 @@ class GrantedClient:
             if (
                 stored if request.chain_id else stored.model_copy(update={"chain_id": ""})
             ) != request:  # a missing chain_id was generated
+                raise _key_reused(key)
+        return run
+
+    def submit_named(
+        self,
+        kind: Literal["chain", "workflow"],
+        name: str,
+        given: Mapping[str, JsonValue],
+        submission: Submission,
+        key: str | None,
+    ) -> ChainRun:
+        """Submit a chain or a workflow of the configuration by its name. Raises ConfigError, RequestRejected if there is none."""
+        self._grant.check_name(kind, name)
+        definitions = self._client.definitions
+        known: Mapping[str, object] = definitions.chains if kind == "chain" else definitions.workflows
+        if name not in known and name not in definitions.refused:
+            message = f"the configuration has no {kind} {name!r}{did_you_mean(name, known)}"
+            raise RequestRejected(404, message, code=f"unknown_{kind}")
+        options: Any = {
+            "timeout_s": submission.timeout_s,
+            "webhooks": submission.webhooks,
+            "labels": self._grant.labels(),
+            "idempotency_key": self._own(key, kind),
+        }
+        if kind == "chain":
+            run = self._client.submit_chain(chain_named(name, definitions), initial_input=given, **options)
+        else:
+            run = self._client.submit_workflow(name, given, **options)
+        if key is not None:
+            stored = run.request
+            taken = stored.initial_input if kind == "chain" else stored.nodes[0].input
+            if (stored.chain_id, taken, stored.webhooks) != (name, given, submission.webhooks):
                 raise _key_reused(key)
         return run
 

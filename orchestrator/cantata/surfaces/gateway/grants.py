@@ -118,13 +118,13 @@ class Grant(Value):
         """Raise RequestRejected if a turn would be answered by a team, agent or chain that this token may not use."""
         found = target_of(turn, definitions)
         if found is not None:
-            self._check(*found)
+            self.check_name(*found)
 
     def check_chain(self, request: ChainRequest) -> None:
         """Raise RequestRejected if a chain request has a node that this token may not use. A limited token may use no tool nodes."""
         for node in request.nodes:
             if node.kind not in _CONTROL:
-                self._check(node.kind, node.name)
+                self.check_name(node.kind, node.name)
 
     def check_schedule(self, schedule: Schedule | None, definitions: Definitions) -> None:
         """Raise RequestRejected if it may not start the runs of a schedule; of one that cannot be read (None), for each limited token."""
@@ -137,7 +137,7 @@ class Grant(Value):
             self.check_chain(schedule.chain)
         else:
             kind = "workflow" if schedule.workflow is not None else "chain"
-            self._check(kind, str(schedule.workflow or schedule.chain))
+            self.check_name(kind, str(schedule.workflow or schedule.chain))
 
     def require_unlimited(self, why: str) -> None:
         """Raise RequestRejected unless the token may use every team, agent and chain; `why` says why all count."""
@@ -153,7 +153,8 @@ class Grant(Value):
     def _is_limited(self) -> bool:
         return any(each is not None for each in (self.teams, self.agents, self.chains))
 
-    def _check(self, kind: str, name: str) -> None:
+    def check_name(self, kind: str, name: str) -> None:
+        """Raise RequestRejected if it may not use the team, agent, chain, workflow or tool of this name."""
         if not self._is_limited:
             return
         limits = {"teams": self.teams, "agents": self.agents, "chains": self.chains}

@@ -43,7 +43,7 @@ async def complete_with_cache(
     **options: Unpack[Options],
 ) -> Reply:
     """Return the reply of `complete`, and store that of a model with `cache` for the tenant, or for all; the quota of `payer` counts it."""
-    reply = await complete(model.model, messages, params=model.params, **options)
+    reply = await complete(model.model, messages, params=model.params, tenant=tenant, **options)
     if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
         key, owner, text = key_of(model, messages, **options), _owner(tenant, model.cache), reply.model_dump_json()
         await asyncio.to_thread(cache.remember, redis, owner, key, text, ttl_s=model.cache.ttl_s, payer=payer)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 from cantata.errors import ModelError
 from cantata.operation import metrics, traces
@@ -25,11 +25,16 @@ P = ParamSpec("P")
 def measured(
     call: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]],
 ) -> Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]:
-    """Decorate a function that calls the model named first: record its duration, outcome and usage in the metrics."""
+    """Decorate a function that calls the model named first: record its duration, outcome and usage in the metrics.
+
+    It knows the options `tenant`, and `on_delta` of a streamed call.
+    """
 
     @wraps(call)
     async def measured_call(model: str, /, *args: P.args, **more: P.kwargs) -> Reply:
         started_at, outcome, usage = time.perf_counter(), "error", None
+        if on_delta := more.get("on_delta"):
+            more["on_delta"] = _timed(model, cast("Callable[[str], object]", on_delta), started_at)
         try:
             reply = await call(model, *args, **more)
             outcome, usage = "ok", reply.usage
@@ -42,9 +47,24 @@ def measured(
         else:
             return reply
         finally:
-            metrics.record_model_call(model, outcome, time.perf_counter() - started_at, usage)
+            took_s, tenant = time.perf_counter() - started_at, str(more.get("tenant") or "")
+            metrics.record_model_call(model, outcome, tenant, took_s, usage)
 
     return measured_call
+
+
+def _timed(model: str, on_delta: Callable[[str], object], started_at: float) -> Callable[[str], object]:
+    """Return a receiver of pieces of text that records when the first one came."""
+    is_first = True
+
+    def receive(text: str) -> object:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            metrics.record_first_token(model, time.perf_counter() - started_at)
+        return on_delta(text)
+
+    return receive
 
 
 def set_reply(span: Span | None, reply: Reply, builder: ReplyBuilder) -> None:

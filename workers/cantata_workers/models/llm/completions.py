@@ -52,6 +52,7 @@ async def complete(
     timeout_s: float = 60.0,
     on_delta: OnDelta | None = None,
     allow_empty: bool = False,
+    tenant: str = "",  # for `measured`
 ) -> Reply:
     """Return the model's reply to the messages, by one request. Cancelling stops the request.
 
@@ -63,6 +64,7 @@ async def complete(
         tool_choice: `auto` (or None), `none`, `required` (at least one call), or the name of the tool that must be called.
         on_delta: Receives the text in pieces, on the event loop; the reply is the same as without it.
         allow_empty: Whether the reply may have neither text nor tool calls.
+        tenant: The tenant in the metrics of the call.
 
     Raises ModelError with one of the codes in `failures.ERRORS`.
     """

@@ -40,6 +40,7 @@ CHAIN = {
     "entry_node": "price",
     "initial_input": {"item": "tea"},
 }
+START = {"input": {"item": "tea", "count": 3}}
 SIGNAL = {"value": {"approved": True}}
 ANSWERS = {"answers": [{"id": "01936b2f7c4a1b2c3d4/approve", "value": {"approved": True}}]}
 MAX_ANSWERS = 1000  # of one request
@@ -127,6 +128,23 @@ class MemoryBody(Value):
     value: BoundedJson = Field(description="any JSON")
     ttl_s: NumberOfSeconds | None = Field(
         default=None, gt=0, le=MAX_MEMORY_TTL_S, description="seconds it is stored; without it, for ever"
+    )
+
+
+class StartBody(Value):
+    """The start of a chain or workflow of the configuration."""
+
+    input: BoundedObject = Field(
+        default_factory=dict,
+        description="the input of the chain; for a workflow, the arguments of its function by name",
+    )
+    timeout_s: NumberOfSeconds | None = Field(
+        default=None, gt=0, le=30 * 86400, description="seconds the run may take; as configured if absent"
+    )
+    webhooks: list[str] = Field(
+        default_factory=list,
+        max_length=10,
+        description="names of the configuration, or URLs, which get messages about the run",
     )
 
 
@@ -292,6 +310,6 @@ def document_body(model: type[BaseModel], example: Mapping[str, Any]) -> dict[st
 
 
 REQUEST_BODIES: tuple[type[BaseModel], ...] = (
-    TurnRequest, ChainRequest, ForkBody, SignalBody, AnswersBody, MemoryBody, BatchBody, DeliveredBody,
+    TurnRequest, ChainRequest, StartBody, ForkBody, SignalBody, AnswersBody, MemoryBody, BatchBody, DeliveredBody,
 )  # fmt: skip
 """The models of request bodies, for the OpenAPI document."""

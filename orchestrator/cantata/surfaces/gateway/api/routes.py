@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -13,6 +13,7 @@ from cantata.client.records import REFUSALS
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.client.tenant_client import result_of
 from cantata.errors import ConfigError
+from cantata.flows.submission import Submission
 from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest, fault_of_session
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
@@ -159,6 +160,33 @@ async def submit_chain(
             raise
         return chain_rejection(error)
     return await accepted(run, response, service, wait)
+
+
+def _named_start(kind: Literal["chain", "workflow"], what: str) -> None:
+    async def start(
+        request: Request,
+        response: Response,
+        name: PathName,
+        service: ServiceDep,
+        caller: SubmitGrant,
+        wait: Wait,
+        key: Key = None,
+    ) -> bodies.RunState:
+        body = await bodies.read_body(request, bodies.StartBody)
+        submission = Submission(webhooks=body.webhooks, timeout_s=body.timeout_s)
+        run = await service.call(service.granted(caller).submit_named, kind, name, body.input, submission, key)
+        return await accepted(run, response, service, wait)
+
+    start.__name__, start.__doc__ = f"start_{kind}", f"Submit {what} of the configuration by its name, with its input."
+    router.post(
+        f"/{kind}s/{{name}}", status_code=202, response_model=bodies.RunState, tags=[f"{kind}s"],
+        openapi_extra=document_body(bodies.StartBody, bodies.START),
+        responses={**UNKNOWN, 200: {"model": bodies.RunState, "description": "the run is closed"}},
+    )(start)  # fmt: skip
+
+
+_named_start("chain", "a chain")
+_named_start("workflow", "a workflow in Python")
 
 
 async def accepted(
