@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cantata import Client
@@ -169,6 +171,26 @@ def test_a_process_that_waits_ends_at_once_even_if_what_it_waits_for_never_answe
                 assert program.end() == 0, f"{how}: {program.text}"
                 assert time.monotonic() - since < AT_ONCE_S
                 assert all(line["event"] == "redis_unavailable" for line in program.lines)
+
+
+def test_a_worker_that_waits_answers_its_probe_and_asks_systemd_for_more_time(server: Server, folder: Path) -> None:
+    port = free_port()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(folder / "notify"))
+        systemd.settimeout(40)
+        place = {"NOTIFY_SOCKET": str(folder / "notify"), "CANTATA_METRICS_PORT": str(port)}
+        program = Program(folder, PROCESSES["coordinator"], cold=False, **{"REDIS_URL": url_of(server), **place})
+        told = [systemd.recv(65_536).decode()]
+
+        assert re.fullmatch(
+            r"STATUS=not ready: Redis at .* cannot be reached .*\nEXTEND_TIMEOUT_USEC=[1-9]\d{7}", told[0]
+        )
+        assert httpx.get(f"http://{HERE}:{port}/metrics", timeout=10).status_code == 200
+        server.start()
+        while "READY=1" not in told[-1]:
+            told.append(systemd.recv(65_536).decode())
+        assert program.end() == 0
+    assert len(program.events("redis_back")) == 1
 
 
 def test_a_name_that_is_not_known_is_waited_for_and_told_at_most_once_a_minute(folder: Path) -> None:

@@ -153,16 +153,16 @@ class WorkerService:
 
     def run(self) -> int:
         """Serve until stopped; return the exit code."""
-        for warning in availability.when_available(self._connect, waiting=_tell_systemd_of_wait, name=self.name):
-            if not stack_member.is_quiet():
-                log.warning("redis", warning=warning)
-        if stack_member.is_quiet():
-            warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
         if self._metrics_at is not None:
             from cantata.operation.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # it imports prometheus_client, which others need not load
 
             self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__)
             log.info("metrics_served", name=self.name, url=self._metrics.url)
+        for warning in availability.when_available(self._connect, waiting=_tell_systemd_of_wait, name=self.name):
+            if not stack_member.is_quiet():
+                log.warning("redis", warning=warning)
+        if stack_member.is_quiet():
+            warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
         signal.signal(stack_member.FINISH, self._finish)
         self._serve_code()
         if "agents" in self.queues:
