@@ -53,9 +53,7 @@ def warn(log: Any, event: str, failure: BaseException, **fields: object) -> None
     if _is_child and "run" not in fields:
         return
     if isinstance(failure, RedisError) or isinstance(failure.__cause__, RedisError):
-        with _lock:
-            if _outage.since is None and now - _outage.back_at > LATE_S:
-                _outage.since = now
+        note_loss()
     error = reason(failure) if isinstance(failure, RedisError) else str(failure)
     if now - _warned_at.get((event, error), -EVERY_S) < EVERY_S:
         return
@@ -63,6 +61,14 @@ def warn(log: Any, event: str, failure: BaseException, **fields: object) -> None
         _warned_at.clear()
     _warned_at[event, error] = now
     log.warning(event, error=error, **fields)
+
+
+def note_loss() -> None:
+    """Record that a connection to Redis was lost. If the caller that looks regularly missed the outage, it still logs its end."""
+    now = time.monotonic()
+    with _lock:
+        if _outage.since is None and now - _outage.back_at > LATE_S:
+            _outage.since = now
 
 
 def failed(failure: BaseException, place: str = "", *, name: str = "") -> None:
