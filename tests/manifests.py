@@ -22,7 +22,12 @@ from kubernetes_validate import utils as of_kubernetes
 TOP = Path(__file__).parent.parent
 FOLDER = TOP / "deploy" / "kubernetes"
 SCHEMAS = TOP / "tests" / "integration" / "deploy"
-OWN_KINDS = {"ScaledObject": "keda", "Kustomization": "kustomization", "Component": "kustomization"}
+OWN_KINDS = {
+    "ScaledObject": "keda",
+    "PodMonitor": "podmonitor",
+    "Kustomization": "kustomization",
+    "Component": "kustomization",
+}
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 """The oldest Kubernetes that has all we use (preStop.sleep), and the newest that there is a schema of."""
 MAX_S = 60
@@ -122,7 +127,7 @@ def _faults_of_kustomization(path: Path) -> Iterator[str]:
     where = str(path.parent.name)
     yield from faults_of(document, where)
     patches = [patch["path"] for patch in document.get("patches", []) if "path" in patch]
-    generated = [name for each in document.get("configMapGenerator", []) for name in each["files"]]
+    generated = [name for each in document.get("configMapGenerator", []) for name in generated_from(each)]
     for name in (*document.get("resources", []), *document.get("components", []), *patches, *generated):
         target = path.parent / name
         if not (target.is_file() or (target / "kustomization.yaml").is_file()):
@@ -131,6 +136,11 @@ def _faults_of_kustomization(path: Path) -> Iterator[str]:
             for patch in read(target):
                 if isinstance(patch, dict):  # else it is a list of operations, which the renderer tries
                     yield from faults_of(patch, f"{where}/{name}", is_patch=True)
+
+
+def generated_from(generator: Manifest) -> list[str]:
+    """The files that a generated ConfigMap has its values from."""
+    return [*generator.get("files", []), *generator.get("envs", [])]
 
 
 def _document(path: Path) -> Manifest:

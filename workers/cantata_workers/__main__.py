@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from cantata.errors import ConfigError, UnavailableError
+from cantata.operation import json_streams
 from cantata.operation.logs import configure_logs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve queues until stopped; return the exit code. Without arguments those of the command line are used."""
+    json_streams.install_if_wanted()
     parser = argparse.ArgumentParser(prog="python -m cantata_workers")
     parser.add_argument("queues", nargs="+")
     parser.add_argument("--name")
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tuple(options.queues), name=name, concurrency=options.concurrency, metrics_port=options.metrics_port
         )
     except (ConfigError, UnavailableError) as error:
-        sys.stderr.write(f"{error}\n")
+        json_streams.report("process_failed", str(error), {"error": str(error)}, level="error")
         return 2 if isinstance(error, ConfigError) else 3
 
 

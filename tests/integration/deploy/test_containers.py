@@ -159,6 +159,25 @@ def test_production_starts_again_after_a_reboot_and_survives_the_loss_of_a_worke
     }
 
 
+def test_as_many_containers_are_started_as_the_page_says(
+    project: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    page = (TOP / "docs" / "deploy.md").read_text()
+    is_production = project is request.getfixturevalue("production")
+    table = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*)[^|]*\| ([^|]*) \|", page.partition("| service | containers |")[2], re.MULTILINE
+    )
+    told: dict[str, int] = {}
+    for names, count in table:
+        least, *more = map(int, re.findall(r"\b\d\b", count))
+        told |= dict.fromkeys(re.findall(r"\w+", names), more[0] if more and is_production else least)
+
+    assert {name: told[name] for name in project["services"]} == {
+        name: service["deploy"].get("replicas", 1) for name, service in project["services"].items()
+    }
+    assert told["coordinator"] == 2
+
+
 def test_production_is_published_where_it_is_told() -> None:
     services = read({**SECRETS, "CANTATA_BIND": "192.0.2.1"}, files=FILES["production"])["services"]
 
@@ -271,6 +290,7 @@ def test_redis_is_reached_from_inside_only_and_keeps_what_it_is_told(project: di
     command = " ".join(redis["command"])
     for setting in ("--appendonly yes", "--maxmemory-policy noeviction", "requirepass"):
         assert setting in command
+    assert seconds(redis["stop_grace_period"]) >= 60  # it writes its log out
     assert redis["environment"]["REDISCLI_AUTH"] not in command  # a list of processes would show it
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,7 @@ def name_of(manifest: Manifest) -> str:
 
 WORKLOADS = of("Deployment", "StatefulSet")
 OURS = of("Deployment")
-SETTINGS = next(each for each in of("ConfigMap") if name_of(each) == "cantata-settings")["data"]
+SETTINGS = dict(re.findall(r"^(\w+)=(.*)$", (FOLDER / "base" / "settings.env").read_text(), re.MULTILINE))
 
 
 def pod(workload: Manifest) -> dict[str, Any]:
@@ -91,7 +92,9 @@ def test_every_file_is_named_by_a_kustomization() -> None:
         document = yaml.safe_load(path.read_text())
         named |= {(path.parent / patch["path"]).resolve() for patch in document.get("patches", []) if "path" in patch}
         named |= {
-            (path.parent / file).resolve() for each in document.get("configMapGenerator", []) for file in each["files"]
+            (path.parent / file).resolve()
+            for each in document.get("configMapGenerator", [])
+            for file in manifests.generated_from(each)
         }
 
     assert {path.resolve() for path in FOLDER.rglob("*") if path.is_file()} == named
@@ -235,6 +238,40 @@ def test_ports_that_are_named_exist() -> None:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= {
             port["name"] for port in container(target)["ports"]
         }
+
+
+@pytest.mark.parametrize("each", WORKLOADS, ids=name_of)
+def test_a_pod_of_ours_keeps_no_node_and_none_is_started_anew_because_redis_is_away(each: Manifest) -> None:
+    annotations = each["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == str(each in OURS).lower()
+    if name_of(each) in ("cantata-agents", "cantata-tools", "cantata-coordinator"):
+        alone = {"path": "/metrics", "port": "metrics"}  # is answered before the worker has reached Redis
+        assert [container(each)[f"{probe}Probe"]["httpGet"] for probe in ("startup", "liveness")] == [alone, alone]
+        assert container(each)["readinessProbe"]["exec"]["command"][0] == "cantata-healthy"
+
+
+def test_the_operator_of_prometheus_scrapes_all_that_have_metrics_by_the_jobs_of_the_example() -> None:
+    (monitor,) = of("PodMonitor")
+    (chosen,) = monitor["spec"]["selector"]["matchExpressions"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    have = {
+        labels(each)[NAME] for each in OURS if endpoint["port"] in {port["name"] for port in container(each)["ports"]}
+    }
+
+    assert (chosen["key"], chosen["operator"], monitor["spec"]["jobLabel"]) == (NAME, "In", NAME)
+    assert set(chosen["values"]) == have
+    jobs = re.findall(r'job="([\w-]+)"', (TOP / "deploy" / "monitoring" / "alerts.yml").read_text())
+    assert set(jobs) <= have
+
+
+def test_the_rules_become_an_object_of_the_operator_as_the_page_says() -> None:
+    (command,) = re.findall(r"^(\{ printf .*\}) \| kubectl apply -f -$", PAGE, re.MULTILINE)
+    made = subprocess.run(["sh", "-c", command], cwd=TOP, capture_output=True, text=True, timeout=20, check=True)
+    rules = yaml.safe_load(made.stdout)
+
+    assert (rules["apiVersion"], rules["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((TOP / "deploy" / "monitoring" / "alerts.yml").read_text())
 
 
 def test_what_has_several_pods_loses_one_at_a_time() -> None:
@@ -422,13 +459,19 @@ def test_scaling_down_waits_and_drains_and_the_number_of_pods_is_the_scalers() -
 
 
 @needs_renderer
-def test_a_changed_configuration_rolls_the_pods() -> None:
+def test_a_changed_configuration_or_setting_rolls_the_pods() -> None:
     rendered = manifests.render(FOLDER / "overlays" / "development")
-    (generated,) = (
-        name_of(each)
-        for each in rendered
-        if each["kind"] == "ConfigMap" and name_of(each).startswith("cantata-config-")
+    generated, settings = (
+        next(name_of(each) for each in rendered if each["kind"] == "ConfigMap" and name_of(each).startswith(name))
+        for name in ("cantata-config-", "cantata-settings-")
     )
+    assert {
+        source["configMapRef"]["name"]
+        for each in rendered
+        if each["kind"] == "Deployment"
+        for source in container(each)["envFrom"]
+        if "configMapRef" in source
+    } == {settings}
 
     used = {
         volume["configMap"]["name"]
@@ -457,6 +500,7 @@ def test_the_page_names_files_that_exist() -> None:
 def test_the_overlay_that_the_page_shows_renders(tmp_path: Path) -> None:
     copied = shutil.copytree(TOP / "deploy", tmp_path / "deploy")
     (shown,) = re.findall(r"```text\n(# kustomization.yaml, in a folder of yours\n.*?)```", PAGE, re.DOTALL)
+    assert "cantata-settings" in shown
     mine = copied / "kubernetes" / "overlays" / "mine"
     mine.mkdir()
     (mine / "kustomization.yaml").write_text(shown)
@@ -471,6 +515,10 @@ def test_the_overlay_that_the_page_shows_renders(tmp_path: Path) -> None:
     assert [each["data"] for each in rendered if name_of(each).startswith("cantata-config-")] == [
         {"cantata.yaml": "version: 1\n"}
     ]
+    (settings,) = (each["data"] for each in rendered if name_of(each).startswith("cantata-settings-"))
+    assert settings.keys() == SETTINGS.keys()
+    assert {name for name in SETTINGS if settings[name] != SETTINGS[name]} == {"CANTATA_LOG_LEVEL"}
+    assert [each["metadata"]["namespace"] for each in rendered if each["kind"] == "PodMonitor"] == ["cantata"]
     assert [each["spec"]["triggers"][0]["type"] for each in rendered if each["kind"] == "ScaledObject"] == [
         "prometheus"
     ] * 2

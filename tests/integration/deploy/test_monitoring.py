@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,6 +159,33 @@ def test_the_example_for_prometheus_loads_the_rules_and_has_the_jobs_that_querie
     assert [MONITORING / name for name in PROMETHEUS["rule_files"]] == [write_metrics.ALERTS]
     assert named <= jobs
     assert all(job.startswith("cantata-") for job in jobs), "the dashboard finds them by this"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus's promtool is not here")
+def test_prometheus_takes_the_example_with_the_job_of_flower_and_its_login(tmp_path: Path) -> None:
+    text = (MONITORING / "prometheus.yml").read_text("utf-8")
+    before, _, job = text.partition("  # - job_name: cantata-flower\n")
+    secret = tmp_path / "flower-password"
+    secret.write_text("a-long-password")
+    lines = ["- job_name: cantata-flower", *(line.removeprefix("  # ") for line in job.splitlines())]
+    whole = before + "\n".join(f"  {line}" for line in lines) + "\n"
+    whole = whole.replace("/etc/prometheus/flower-password", str(secret))
+    (tmp_path / "prometheus.yml").write_text(whole)
+    shutil.copy(write_metrics.ALERTS, tmp_path)
+
+    checked = subprocess.run(
+        ["promtool", "check", "config", tmp_path / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert checked.returncode == 0, checked.stderr + checked.stdout
+    added = yaml.safe_load(whole)["scrape_configs"][-1]
+    assert (added["job_name"], {*added["basic_auth"]}) == ("cantata-flower", {"username", "password_file"})
+    compose = yaml.safe_load((TOP / "docker-compose.yml").read_text("utf-8"))
+    assert added["static_configs"][0]["targets"] == [f"flower:{compose['services']['flower']['command'][-1]}"]
 
 
 def test_the_dashboard_shows_every_metric() -> None:

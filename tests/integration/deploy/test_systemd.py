@@ -87,11 +87,23 @@ def test_a_service_starts_what_submit_understands(service: Path) -> None:
 def test_they_are_all_of_the_stack() -> None:
     assert [file.name for file in SERVICES] == [
         "cantata-agents@.service",
-        "cantata-coordinator.service",
+        "cantata-coordinator@.service",
         "cantata-flower.service",
         "cantata-gateway.service",
         "cantata-tools@.service",
     ]
+
+
+def test_the_page_installs_all_units_and_starts_two_coordinators() -> None:
+    page = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
+    copied = set(re.findall(r"deploy/systemd/(cantata[\w@.-]*\.(?:service|target)) ", page))
+    (enabled,) = re.findall(r"^systemctl enable (.*)$", page, re.MULTILINE)
+    kinds = [re.sub(r"@\d+", "@", name) for name in enabled.split()]
+
+    assert copied == {file.name for file in (*SERVICES, FOLDER / "cantata.target")}
+    assert {f"{name}.service" for name in kinds if name != "cantata.target"} == {file.name for file in SERVICES}
+    assert kinds.count("cantata-coordinator@") == 2
+    assert len(set(enabled.split())) == len(kinds), "each instance has a name of its own"
 
 
 def test_workers_have_time_for_what_they_drain_and_are_told_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.integration.fleet.conftest import Journal, definitions, tool
 from tests.waiting import until
 
 MARGIN_S = 60.0
+BACKUP = Path(__file__).parents[3] / "deploy" / "redis" / "backup.sh"
 
 
 @pytest.mark.thorough("two stacks; that a stack started again in its folder goes on is held by fleet/test_kills.py")
@@ -46,13 +48,8 @@ def test_runs_of_a_restored_copy_go_on_and_repeat_nothing_that_was_done_before_i
 
 
 def back_up(client: Client, home: Path) -> None:
-    """Copy the log of writes: it may not be written anew meanwhile."""
+    """Copy the log of writes as the page says, also if it is written anew meanwhile."""
     redis = client.ledger.redis
     data = Path(str(redis.config_get("dir")["dir"]))
-    usual = redis.config_get("auto-aof-rewrite-percentage")
-    redis.config_set("auto-aof-rewrite-percentage", 0)
-    try:
-        until(lambda: not int(redis.info("persistence")["aof_rewrite_in_progress"]), "the end of a rewrite")
-        shutil.copytree(data / "appendonlydir", home / "data" / "appendonlydir")
-    finally:
-        redis.config_set("auto-aof-rewrite-percentage", str(usual["auto-aof-rewrite-percentage"]))
+    redis.bgrewriteaof()
+    subprocess.run([BACKUP, data, home / "data"], check=True, timeout=50)

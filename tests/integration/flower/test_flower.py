@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from flower.urls import handlers
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, create_signed_value
@@ -354,6 +355,30 @@ def test_with_passwords_under_a_prefix_and_read_only(deployment: Deployment) -> 
             )
 
 
+PUBLIC = {"/healthcheck", "/login", "/logout", "/static/(.*)", ".*"}
+"""Flower's paths that need no login: the probe, the login itself, scripts and styles, and what does not exist."""
+
+
+def test_every_path_of_flower_needs_its_login(deployment: Deployment) -> None:
+    specs = [spec if isinstance(spec, tuple) else (spec.regex.pattern.removesuffix("$"), None) for spec in handlers]
+    found = {re.sub(r"\(\.[+*]\)", "x", str(spec[0])).removesuffix("/?") for spec in specs}
+    public = {re.sub(r"\(\.[+*]\)", "x", each) for each in PUBLIC}
+    assert public <= found
+    assert {"/metrics", "/", "/tasks/datatable", "/api/task/info/x"} <= found - public
+
+    with (
+        deployment.served("flower", FLOWER_BASIC_AUTH="anna:a-long-password") as url,
+        httpx.Client(base_url=url) as http,
+    ):
+        for path in sorted({*(found - public), "/runs/", "/runs/api/runs"}):
+            answers = {http.get(path).status_code, http.post(path).status_code} - {405}
+            assert answers == {401}, path
+        shown = http.get("/metrics", auth=("anna", "a-long-password"))
+        assert (shown.status_code, "flower_worker_online" in shown.text) == (200, True)
+        assert http.get("/metrics", auth=("anna", "another")).status_code == 401
+        assert http.get("/healthcheck").text == "OK"
+
+
 def test_with_a_provider_only_who_signed_in_may(deployment: Deployment) -> None:
     environment = {"FLOWER_COOKIE_SECRET": SECRET, "FLOWER_AUTH_PROVIDER": "flower.views.auth.GithubLoginHandler"}
     with (
@@ -362,11 +387,13 @@ def test_with_a_provider_only_who_signed_in_may(deployment: Deployment) -> None:
         deployment.served("flower", "--auth=anna@example.org", **environment) as url,
     ):
         assert http.get(f"{url}/runs/").headers["location"].startswith("/login?next=%2Fruns%2F")
+        assert http.get(f"{url}/metrics").status_code == 401
         nobody = http.get(f"{url}/runs/api/runs")
         assert (nobody.status_code, nobody.json()["error"]["code"]) == (401, "signed_out")
         for user, status in (("otto@example.org", 401), ("anna@example.org", 200)):
             cookies = {"Cookie": f"user={create_signed_value(SECRET, 'user', user).decode()}"}
             assert http.get(f"{url}/runs/api/runs", headers=cookies).status_code == status
+            assert http.get(f"{url}/metrics", headers=cookies).status_code == status
         path = f"{url}/runs/api/runs/{run.run_id}/cancel"
         assert http.post(path, headers=cookies).status_code == 403  # no browser that says which page asks
         assert http.post(path, headers={**cookies, **ORIGIN}).status_code == 403

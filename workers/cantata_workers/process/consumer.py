@@ -18,6 +18,7 @@ from kombu.common import ignore_errors
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.dispatch.transport import FIRST
 from cantata.engine.fleet import dead_letters
+from cantata.ledger.redis import outages
 from cantata.ledger.redis.connection import RedisFailure
 from cantata.operation.packages import OURS
 
@@ -41,6 +42,12 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
             log.error("worker_refused", reason=reason)
             raise SystemExit(1)
         super().start()
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Reconnect, as Celery does. Redis may be back before this worker asks it for anything else."""
+        if not self.app.own_broker:
+            outages.note_loss()
+        super().on_connection_error_after_connected(exc)
 
     def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
         """Refuse the remote command `add_consumer` for a queue that is not one of steps."""

@@ -21,6 +21,7 @@ import structlog
 from billiard.process import active_children
 from celery import Celery, signals
 from celery._state import set_default_app
+from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
 
 import cantata
@@ -35,8 +36,9 @@ from cantata.engine.sweeper import Sweeper
 from cantata.errors import ConfigError
 from cantata.flows import webhooks
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.redis import clock, outages
-from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect
+from cantata.ledger.redis import availability, clock, outages
+from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect, shown
+from cantata.operation import json_streams
 from cantata.operation.embedded import stack_member
 from cantata.operation.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS, TASK_THREADS
 from cantata.operation.metrics.scrape_address import ScrapeAddress, scrape_address
@@ -61,6 +63,7 @@ log = structlog.get_logger(__name__)
 ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S = 1.0, 2.0  # two announcements may fail before the worker counts as gone
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
 CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
+WAIT_EXTENSION_S = 30.0  # beside the pause: an attempt to reach Redis takes so long at most
 HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
 
 DELIVERIES = 16  # messages to webhooks at once in an agents worker, beside its turns: dead hosts occupy these slots, and no others
@@ -150,17 +153,16 @@ class WorkerService:
 
     def run(self) -> int:
         """Serve until stopped; return the exit code."""
-        client = self.app.dead_letters = connect(self.redis_url)
-        for warning in check(client, url=self.redis_url):
-            if not stack_member.is_quiet():
-                log.warning("redis", warning=warning)
-        if stack_member.is_quiet():
-            warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
         if self._metrics_at is not None:
             from cantata.operation.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # it imports prometheus_client, which others need not load
 
             self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__, tenants=settings().metrics_tenants)
             log.info("metrics_served", name=self.name, url=self._metrics.url)
+        for warning in availability.when_available(self._connect, waiting=_tell_systemd_of_wait, name=self.name):
+            if not stack_member.is_quiet():
+                log.warning("redis", warning=warning)
+        if stack_member.is_quiet():
+            warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
         signal.signal(stack_member.FINISH, self._finish)
         self._serve_code()
         if "agents" in self.queues:
@@ -168,6 +170,8 @@ class WorkerService:
             stack_member.announce_ready()  # LiteLLM takes seconds to load; only steps of agents need to wait for it
             llm.load()
         shutdown_flush.prepare(self.app)
+        if json_streams.is_installed():
+            celery_worker.safe_say = _say  # type: ignore[attr-defined]  # not in the stubs
         signals.worker_process_init.connect(self._child_started, weak=False)
         signals.worker_ready.connect(self._ready, weak=False)
         signals.worker_shutting_down.connect(self._shutting_down, weak=False)
@@ -193,6 +197,13 @@ class WorkerService:
             if self._metrics is not None:
                 self._metrics.close()
         return int(worker.exitcode or 0)
+
+    def _connect(self) -> tuple[str, ...]:
+        """Connect to Redis and return warnings about it."""
+        client = self.app.dead_letters = connect(self.redis_url)
+        warnings_about_it = check(client, url=self.redis_url)
+        availability.check_loaded(client, self.redis_url)
+        return warnings_about_it
 
     def _serve_code(self) -> None:
         """Serve one version of the user's code, and report which to the stack and the fleet."""
@@ -270,6 +281,7 @@ class WorkerService:
         )  # or None, in place of ours: Celery's pool has set that
         self._process = None
         self._lock = threading.Lock()
+        outages.leave_to_parent()
         process = self.process()
         resource_limits.apply_limit()
         shutdown_flush.begin(self.redis_url, process.name, does_steps=True)
@@ -306,7 +318,7 @@ class WorkerService:
         if not self._is_announced:
             self._is_announced = True
             client = connect(self.redis_url, owner=self.name)
-            with _log_outages():
+            with self._noting_outages():
                 clock.synchronize(client)
                 self._announce(client)
             if abs(clock.off_s()) > registry.CLOCK_OFF_S:
@@ -317,6 +329,17 @@ class WorkerService:
                     note="runs are not harmed: time is Redis's own",
                 )
             threading.Thread(target=self._keep_announcing, args=(client,), name="announce", daemon=True).start()
+
+    @contextmanager
+    def _noting_outages(self) -> Iterator[None]:
+        """Log that Redis is away, and when it is back: a worker that cannot announce itself for a while goes on."""
+        asked_at = time.monotonic()
+        try:
+            yield
+        except (RedisFailure, OSError) as error:
+            outages.failed(error, shown(self.redis_url), name=self.name)
+        else:
+            outages.answered(asked_at, name=self.name)
 
     def _announce(self, client: Redis) -> str:
         """Announce this worker once; return the other worker that uses its name, or ''."""
@@ -353,7 +376,7 @@ class WorkerService:
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S)):
             try:
-                with _log_outages():
+                with self._noting_outages():
                     self._note_duplicate_name(self._announce(client))
             except Exception:  # the edge of a thread: without it this worker would be taken for dead
                 log.exception("not_announced", name=self.name)
@@ -408,13 +431,15 @@ class WorkerService:
         flush.join(CLOSE_TIMEOUT_S)
 
 
-@contextmanager
-def _log_outages() -> Iterator[None]:
-    """Log failures of Redis instead of raising them: a worker that cannot announce itself for a while goes on."""
-    try:
-        yield
-    except (RedisFailure, OSError) as error:
-        outages.warn(log, "announce_failed", error)
+def _say(text: str, _stream: object = None) -> None:
+    """Write the last words of Celery's worker, which it says in a handler of signals, past `sys.stdout`."""
+    json_streams.report(text.strip(), text, {"logger": "celery.worker"})
+
+
+def _tell_systemd_of_wait(reason: str) -> None:
+    """Tell systemd that this worker waits for Redis, and is to be given more time for its start."""
+    extension_us = int((availability.MAX_PAUSE_S + WAIT_EXTENSION_S) * 1e6)
+    stack_member.notify_systemd(f"STATUS=not ready: {reason}\nEXTEND_TIMEOUT_USEC={extension_us}")
 
 
 def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metrics_port: int | None = None) -> int:

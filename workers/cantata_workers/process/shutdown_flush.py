@@ -7,7 +7,7 @@ import sys
 import threading
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TextIO, cast
 
 from billiard.util import get_logger as billiard_logger
 from celery import Celery, signals
@@ -15,6 +15,7 @@ from celery import Celery, signals
 import cantata
 from cantata.ledger.runs.log_store import RunLogs
 from cantata.operation import logs, traces
+from cantata.operation.json_streams import JsonStream
 from cantata.operation.logs.lines import PrintedText
 
 KILL_FLUSH_S = 0.5  # that a process about to be killed may take to send its spans
@@ -25,7 +26,8 @@ def prepare(app: Celery) -> None:
     app.conf.worker_redirect_stdouts = False
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a process may be killed with what a tool has printed
-        sys.stdout = PrintedText(sys.stdout)
+    if isinstance(sys.stdout, TextIOWrapper | JsonStream):
+        sys.stdout = PrintedText(cast(TextIO, sys.stdout))
     logging.captureWarnings(True)
     signals.setup_logging.connect(_propagate_pool_log, weak=False)
     traces.prepare()

@@ -6,6 +6,7 @@ standard error; in a worker, the other passes the lines of runs to a sink.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -16,10 +17,11 @@ from typing import Any, Protocol, TextIO
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
+from cantata.operation import json_streams
 from cantata.operation.logs.lines import LOGGER, bound_names, line_of, own_event
 from cantata.operation.logs.secrets import redact, secrets_in
 
-LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"
+LEVEL, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_RUN_LOG_LEVEL"
 OFF = logging.CRITICAL + 1
 OURS = ("cantata.", "cantata_frontends.", "cantata_workers.")
 SECRETS_FRESH_S = 5.0
@@ -29,8 +31,8 @@ LIBRARY_LOGGERS = (
 )  # fmt: skip
 """Loggers of libraries that log each request at INFO: their level is at least WARNING, unless CANTATA_LOG_LEVEL is lower."""
 
-ALWAYS = ("worker_ready",)
-"""Events that a worker writes to standard error whatever CANTATA_LOG_LEVEL is."""
+ALWAYS = ("worker_ready", "redis_back")
+"""Events that a process writes to standard error whatever CANTATA_LOG_LEVEL is."""
 
 
 class Sink(Protocol):
@@ -64,6 +66,7 @@ def configure_logs(*, for_runs: bool = False) -> None:
     for handler in [handler for handler in root.handlers if isinstance(handler, _StderrHandler | _SinkHandler)]:
         root.removeHandler(handler)
     root.addHandler(_StderrHandler(level))
+    json_streams.configure(_printed_line, bound_names)
     printed = logging.getLogger(LOGGER)
     printed.propagate = False  # its lines are on standard output already
     printed.handlers = []
@@ -123,7 +126,14 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]  # of the class it is an attribute
-        return sys.stderr
+        return json_streams.behind(sys.stderr)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line in one call: processes that a worker forks share its standard error."""
+        try:
+            json_streams.write_line(self.stream, self.format(record))
+        except Exception:  # noqa: BLE001  # as in every handler: a line that cannot be written must not fail what logs it
+            self.handleError(record)
 
 
 class _SinkHandler(logging.Handler):
@@ -144,10 +154,8 @@ class _SinkHandler(logging.Handler):
 
 
 def _formatter() -> logging.Formatter:
-    wanted = os.environ.get(FORMAT, "").lower()
-    human = wanted == "human" or (wanted != "json" and sys.stderr.isatty())
     last: Any = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
-    if human:
+    if not json_streams.is_wanted():
         last = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -161,6 +169,10 @@ def _formatter() -> logging.Formatter:
             last,
         ],
     )
+
+
+def _printed_line(fields: dict[str, Any]) -> str:
+    return json.dumps(_redact_secrets(None, "", fields), ensure_ascii=False, default=str)
 
 
 def _level(variable: str, default: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any, TextIO
 
 from pydantic import Field
 
+from cantata.operation import json_streams
 from cantata.operation.logs.secrets import redact_beginning
 from cantata.values import JsonValue, Value
 
@@ -164,6 +166,7 @@ def log_printed() -> Iterator[None]:
     finally:
         _log_lines(pieces)
         _unfinished.reset(before)
+        json_streams.finish(threading.get_ident())  # else the line of the next step would begin with it
 
 
 def _log_lines(lines: list[str]) -> None:

@@ -9,9 +9,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from cantata.errors import UnavailableError
+from cantata.operation import json_streams
 from cantata.operation.embedded import Home, Stack, attach, status
 from cantata.operation.extras import check_extras
 from cantata.operation.project_folder import CONFIG_FILE, project_folder
@@ -96,5 +95,6 @@ def find_service_url() -> str | None:
     if stack is None:
         return None
     if fault := stack.status().code_fault:
-        click.echo(f"warning: the stack in {stack.home.path} still serves the previous code: {fault}", err=True)
+        text = f"warning: the stack in {stack.home.path} still serves the previous code: {fault}"
+        json_streams.report("code_not_served", text, {"fault": fault}, level="warning")
     return stack.url

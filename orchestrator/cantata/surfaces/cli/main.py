@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+from cantata.operation import json_streams
 from cantata.operation.extras import check_extras, missing_modules
 from cantata.surfaces.cli.views.progress import show_progress
 from cantata.text.suggestions import nearest
@@ -60,6 +61,9 @@ COMMANDS = {
 
 EXTRAS = {"gateway": "gateway", "flower": "flower", "worker": "worker"}
 """Command → the extra with its dependencies; the others need none, unless they start a stack."""
+
+LOGGING_COMMANDS = ("worker", "gateway", "flower")
+"""Commands that serve until they are stopped: what they print is a log, of JSON lines if logs are JSON."""
 
 RUN_COMMANDS = ("list", "show", "follow", "result", "cancel", "fork", "retry", "signal")
 """Commands of `submit runs` that users type without `runs`."""
@@ -159,6 +163,9 @@ def _status_of(error: CantataError) -> int:
 
 
 def _print_error(error: CantataError) -> None:
+    if json_streams.is_installed():
+        _log_error(str(error), error)
+        return
     if _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     for line in str(error).splitlines():
@@ -166,11 +173,18 @@ def _print_error(error: CantataError) -> None:
 
 
 def _print_unexpected(error: Exception) -> None:
-    if _is_debugging():
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    if json_streams.is_installed():
+        _log_error(f"unexpected error: {message}", error)
+    elif _is_debugging():
         traceback.print_exception(error, file=sys.stderr)
     else:
-        message = " ".join(f"{type(error).__name__}: {error}".split())
         click.echo(f"submit: unexpected error: {message} (CANTATA_LOG_LEVEL=DEBUG shows where)", err=True)
+
+
+def _log_error(message: str, error: Exception) -> None:
+    trace = {"exception": "".join(traceback.format_exception(error))} if _is_debugging() else {}
+    json_streams.report("process_failed", message, {"error": message, **trace}, level="error")
 
 
 def _is_debugging() -> bool:
@@ -202,5 +216,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # text of models may hold what this terminal cannot show
+    if sys.argv[1:2] and sys.argv[1] in LOGGING_COMMANDS and not {"--help", "-h"} & {*sys.argv}:
+        json_streams.install_if_wanted()
     with suppress(BrokenPipeError):
         submit(prog_name="submit")

@@ -16,8 +16,15 @@ from cantata.surfaces.pages import assets
 
 if TYPE_CHECKING:  # Flower has no types; its handler is Tornado's, with Flower's authentication
     from tornado.web import RequestHandler as BaseHandler
+
+    class Metrics(BaseHandler):
+        """Flower's handler of its metrics."""
+
+        async def get(self) -> None:
+            """Answer with them."""
 else:
     from flower.views import BaseHandler
+    from flower.views.monitor import Metrics
 
 
 class RunPageHandler(BaseHandler):
@@ -29,6 +36,17 @@ class RunPageHandler(BaseHandler):
     def set_default_headers(self) -> None:
         for name, value in assets.HEADERS.items():
             self.set_header(name, value)
+
+
+class MetricsHandler(Metrics):
+    """GET /metrics: Flower's own, behind its login. They name all workers and tasks, and Flower itself shows them to anyone."""
+
+    async def get(self) -> None:
+        if (
+            not self.current_user
+        ):  # of a provider: Prometheus cannot follow a redirect to it. With a password this raises 401 itself
+            raise web.HTTPError(401)
+        await super().get()
 
 
 class RedirectHandler(RunPageHandler):

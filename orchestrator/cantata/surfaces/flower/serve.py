@@ -81,6 +81,7 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
     top, given = f"{prefix}/runs", {"service": service}
     run = f"{top}/api/runs/([^/]+)"
     return [
+        URLSpec(f"{prefix}/metrics", page_handlers.MetricsHandler),
         URLSpec(top, page_handlers.RedirectHandler, given),
         URLSpec(f"{top}/", page_handlers.DocumentHandler, given, name="runs"),
         URLSpec(f"{top}/(?:home|run/[^/]+|inbox/?|schedules|schedule/[^/]+)", page_handlers.DocumentHandler, given),

@@ -28,14 +28,80 @@ class Lines:
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said before."""
     monkeypatch.setattr(outages, "_warned_at", {})
+    monkeypatch.setattr(outages, "_outage", outages._Outage())
+    monkeypatch.setattr(outages, "_is_child", False)
 
 
-def test_the_same_is_said_once_in_a_few_seconds_and_anything_else_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, now = Lines(), [100.0]
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic time, which a test sets."""
+    now = [100.0]
     monkeypatch.setattr("cantata.ledger.redis.outages.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """The lines of the caller that looks regularly."""
+    log = Lines()
+    monkeypatch.setattr(outages, "log", log)
+    return log
+
+
+REFUSED = RedisConnectionError("refused")
+
+
+def test_an_outage_is_said_at_once_then_once_a_minute_and_its_end_once(now: list[float], said: Lines) -> None:
+    for _ in range(150):
+        outages.failed(REFUSED, "redis://h:1")
+        now[0] += 1.0
+    for _ in range(3):
+        outages.answered(now[0])
+
+    assert [(line["event"], line["seconds"]) for line in said.lines] == [
+        ("redis_unavailable", 0.0),
+        ("redis_unavailable", 60.0),
+        ("redis_unavailable", 120.0),
+        ("redis_back", 150.0),
+    ]
+    assert said.lines[-1]["note"] == "Redis is back after 150 s"
+    assert "Redis at redis://h:1 cannot be reached" in said.lines[0]["error"]
+
+
+def test_an_outage_that_only_others_met_has_an_end_and_what_fails_late_begins_no_other(
+    now: list[float], said: Lines
+) -> None:
+    log = Lines()
+    outages.answered(now[0])
+    asked_at = now[0]
+    now[0] += 1.0
+    outages.warn(log, "lease_renewal_failed", REFUSED)
+    outages.answered(asked_at)
+    assert said.lines == [], "this call began before the outage"
+    now[0] += 0.5
+    outages.answered(now[0])
+    now[0] += 20.0
+    outages.warn(log, "outcome_delayed", REFUSED, run="r")
+    outages.answered(now[0])
+
+    assert [line["event"] for line in log.lines] == ["lease_renewal_failed", "outcome_delayed"]
+    assert [(line["event"], line["seconds"]) for line in said.lines] == [("redis_back", 0.5)]
+
+
+def test_a_fork_leaves_outages_to_its_parent_but_for_what_concerns_a_run(said: Lines) -> None:
+    log = Lines()
+    outages.leave_to_parent()
+    outages.warn(log, "lease_renewal_failed", REFUSED)
+    outages.warn(log, "outcome_delayed", REFUSED, run="r")
+
+    assert [line["event"] for line in log.lines] == ["outcome_delayed"]
+
+
+def test_the_same_is_said_once_a_minute_and_anything_else_at_once(now: list[float]) -> None:
+    log = Lines()
     for _ in range(50):
         outages.warn(log, "lease_renewal_failed", AuthenticationError("invalid username-password pair"), worker="w")
-        now[0] += 0.2
+        now[0] += 2.0
     outages.warn(log, "lease_renewal_failed", RedisConnectionError("refused"), worker="w")
     outages.warn(log, "sweep_failed", AuthenticationError("invalid username-password pair"))
 

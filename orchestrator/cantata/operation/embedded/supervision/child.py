@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -151,7 +152,7 @@ class Child:
         with home.log(self.service.name).open("rb") as log:
             log.seek(self.log_start)
             lines = log.read().decode("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it logged nothing")
+        return next((_text_of(line.strip()) for line in reversed(lines) if line.strip()), "it logged nothing")
 
     def describe(self) -> StackProcess:
         pid = self.running.pid if self.running else 0
@@ -167,3 +168,12 @@ def set_death_signal(parent: int, number: int) -> None:
         _LIBC.prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died in between
             os._exit(1)
+
+
+def _text_of(line: str) -> str:
+    """Return a logged line for people: of an event its error, or its name."""
+    try:
+        event = json.loads(line)
+        return str(event.get("error") or event["event"])
+    except (ValueError, LookupError, AttributeError):
+        return line

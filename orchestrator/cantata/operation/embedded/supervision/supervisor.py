@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from cantata.errors import UnavailableError
+from cantata.operation import json_streams
 from cantata.operation.embedded import ports, valkey
 from cantata.operation.embedded.home import Home
 from cantata.operation.embedded.process_identity import identify
@@ -301,6 +302,7 @@ class Supervisor:
 
 def main() -> None:
     """Read a plan from standard input and run its stack, detached from the command."""
+    json_streams.install_if_wanted()
     plan = StackPlan.from_json(_read_line(CONTROL))
     if os.fork():
         os._exit(0)  # the command waits for this process only: it need not reap the stack, and may exit before it

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import click
 
-from cantata.client.client import Client
+from cantata.client.serving import wait_for_client
+from cantata.operation import json_streams
 from cantata.operation.embedded import stack_member, stack_plan
 from cantata.operation.logs import configure_logs
 from cantata.surfaces.cli.options import json_option
@@ -56,17 +58,17 @@ def flower(
         if value is not None
     ]
     flower_options.set_options([*more, *own], basic_auth_file=basic_auth_file)
-    with Client() as client:
+    with wait_for_client(name="flower") as client:
         for warning in filter(None, (flower_options.version_warning(), *client.warnings)):
-            click.echo(f"warning: {warning}", err=True)
+            json_streams.report("flower", f"warning: {warning}", {"warning": warning}, level="warning")
 
         def announce(url: str) -> None:
-            addresses = {"url": url, "runs": f"{url}/runs/", "pid": os.getpid()}
-            click.echo(
-                json.dumps(addresses)
-                if as_json
-                else f"Flower listens at {url}, the runs are at {addresses['runs']}; Ctrl-C stops it"
-            )
+            addresses: dict[str, object] = {"url": url, "runs": f"{url}/runs/", "pid": os.getpid()}
+            if as_json:
+                click.echo(json.dumps(addresses))
+            else:
+                text = f"Flower listens at {url}, the runs are at {addresses['runs']}; Ctrl-C stops it"
+                json_streams.report("flower_ready", text, addresses, to=sys.stdout)
             stack_member.announce_ready()
 
         serve(client, ready=announce)

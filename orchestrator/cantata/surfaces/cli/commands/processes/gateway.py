@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
 
-from cantata.client.client import Client
+from cantata.client.serving import wait_for_client
 from cantata.errors import CantataError
+from cantata.operation import json_streams
 from cantata.operation.embedded import stack_member, stack_plan
 from cantata.operation.logs import configure_logs
 from cantata.operation.metrics.scrape_address import scrape_address
@@ -75,11 +77,11 @@ def gateway(
     configure_logs()
     tokens = _tokens(tokens_file)
     serve.check_address(host, has_tokens=tokens is not None, is_published_on_loopback=settings().published_on_loopback)
-    with Client(config=config) as client:
+    with wait_for_client(config=config, name="gateway") as client:
         client.definitions  # noqa: B018  # so that a fault in it stops the start, not the first request
         client.app  # noqa: B018  # it tells what waits in the broker: one without a broker is refused
         for warning in client.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            json_streams.report("redis", f"warning: {warning}", {"warning": warning}, level="warning")
         most = min(max_open, serve.max_connections() // 2)  # one tenant must not take all
         with serve.bind(host, port) as listening:
             url = serve.url_of(listening)
@@ -93,14 +95,18 @@ def gateway(
                 url_prefix=url_prefix,
             )
             metrics = scrape_address(metrics_port)
-            addresses = {
+            addresses: dict[str, object] = {
                 "url": url,
                 "pid": os.getpid(),
                 **({"metrics_url": app.state.fleet_monitor.serve(metrics).url} if metrics else {}),
             }
 
             def announce() -> None:
-                click.echo(json.dumps(addresses) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
+                if as_json:
+                    click.echo(json.dumps(addresses))
+                else:
+                    text = f"the gateway listens at {url}; Ctrl-C stops it"
+                    json_streams.report("gateway_ready", text, addresses, to=sys.stdout)
                 stack_member.announce_ready()
 
             server = serve.GatewayServer(app, ready=announce, max_bytes=max_bytes)

@@ -23,6 +23,7 @@ from cantata.client.addresses import without_password
 from cantata.config import loading
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows import webhooks
+from cantata.operation import json_streams
 from cantata.operation.embedded import stack_member
 from cantata.operation.embedded.supervision import prefork
 from cantata.operation.embedded.supervision.child import set_death_signal
@@ -107,7 +108,7 @@ def worker(
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
     for warning in unused_queues(queues):
-        click.echo(f"submit: {warning}", err=True)
+        json_streams.report("queue_unused", f"submit: {warning}", {"warning": warning}, level="warning")
     shown = scrape_address(metrics_port)
     workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
     if as_json:
@@ -230,10 +231,8 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
         children[name].returncode = status
         if status or not is_stopping:
             failed = True
-            click.echo(
-                f"submit: worker {name} ended with {status}" + ("" if is_stopping else "; stopping the others"),
-                err=True,
-            )
+            text = f"submit: worker {name} ended with {status}" + ("" if is_stopping else "; stopping the others")
+            json_streams.report("worker_ended", text, {"name": name, "status": status}, level="error")
         if not is_stopping:
             forward(signal.SIGTERM, None)
     announcing.join(ANNOUNCED_S)  # it ends with the last of them, and says nothing after this command
@@ -270,5 +269,5 @@ def _await_ready(reports: int, count: int, message: str) -> None:
         for line in lines:
             count -= line.strip() == stack_member.SERVING
             if not count and message:
-                click.echo(f"submit: {message}", err=True)
+                json_streams.report("workers_ready", f"submit: {message}", {"note": message})
                 message = ""
