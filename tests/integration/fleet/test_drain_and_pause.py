@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,13 +195,15 @@ def test_a_drained_worker_finishes_its_step_and_takes_no_other(plant: Plant, cli
     until(lambda: state_of(plant, "one") == "drained", "the end of the drain", PATIENCE_S)
 
     one = plant.announced("one")
-    assert one is not None and (one.drained_by, one.serving, one.held) == ("ann", (), ("tools",))
+    assert one is not None
+    assert (one.drained_by, one.serving, one.held) == ("ann", (), ("tools",))
     starts = Counter(line["name"] for line in journal.of("start"))
     assert starts == Counter(["under way", *range(6)])
     assert {line["pid"] for line in journal.of("start") if line["name"] != "under way"}.isdisjoint(
         {two.pid, one.pid}
     ), "children do them"
-    assert "taking no work: one@" in plant.checks()["workers"] and "by ann" in plant.checks()["workers"]
+    assert "taking no work: one@" in plant.checks()["workers"]
+    assert "by ann" in plant.checks()["workers"]
     assert plant.checks()["queue tools"].startswith("ok: 0 of 1 slots")
 
 
@@ -219,7 +222,7 @@ def test_steps_behind_a_slow_one_of_their_message_are_given_back_at_once(
     items = [{"mark": mark, "seconds": 0.0 if mark else 20.0} for mark in range(20)]
     run = client.submit_chain({"nodes": nodes, "entry_node": "all", "initial_input": {"items": items}})
     until(lambda: journal.of("start", 0), "the start of the slow one")
-    assert len(journal.of("start")) == 1 and plant.waiting("tools") < 19, "its message has others behind it"
+    assert (len(journal.of("start")), plant.waiting("tools") < 19) == (1, True), "its message has others behind it"
     plant.worker("two", "tools")
     until(lambda: plant.waiting("tools") == 0, "what waited in the queue", PATIENCE_S)
     assert len(done(journal)) < 19, "those in its message wait for it"
@@ -240,9 +243,8 @@ def test_a_worker_is_undrained_and_a_new_process_of_its_name_is_not_drained(
     assert plant.submit("workers", "drain", "one", "--as", "ann").stdout.startswith("worker one@")
     run = run_slow(client, journal, "late")
     told = next(event for event in run.log(timeout_s=PATIENCE_S) if event.type == "unserved")
-    assert "no worker serves queue 'tools', since one@" in str(told.explanation) and "drained by ann" in str(
-        told.explanation
-    )
+    assert "no worker serves queue 'tools', since one@" in str(told.explanation)
+    assert "drained by ann" in str(told.explanation)
     assert plant.checks()["queue tools"].startswith("failing: no worker serves queue 'tools', since one@")
     assert any("drained by ann" in fault for fault in client.fleet.faults())
 
@@ -301,7 +303,8 @@ def test_a_paused_queue_keeps_its_work_whatever_restarts(plant: Plant, client: C
 
     since = time.monotonic()
     said = plant.submit("queues", "pause", "tools", "--as", "ann")
-    assert said.returncode == 0 and "queue 'tools' is paused since" in said.stdout and "by ann" in said.stdout, said
+    assert said.returncode == 0, said
+    assert re.match(r"queue 'tools' is paused since \S+ \S+ UTC by ann", said.stdout), said
     until(lambda: (found := plant.announced("one")) and found.held == ("tools",), "the pause")
     assert time.monotonic() - since < 10.0
     waiting = [run_slow(client, journal, mark) for mark in range(5)]
@@ -314,12 +317,15 @@ def test_a_paused_queue_keeps_its_work_whatever_restarts(plant: Plant, client: C
     plant.worker("two", "tools", "beside", concurrency=2)
     assert run_slow(client, journal, "beside again", name="beside").result(PATIENCE_S).success
     told = next(event for event in waiting[0].log(timeout_s=PATIENCE_S) if event.type == "unserved")
-    assert "queue 'tools' is paused since" in str(told.explanation) and "by ann" in str(told.explanation)
+    assert "queue 'tools' is paused since" in str(told.explanation)
+    assert "by ann" in str(told.explanation)
     assert not {*range(5)} & {line["name"] for line in journal.of("start")}
     load = client.fleet.queue_loads(client.fleet.load(), ["tools"])["tools"]
-    assert (load.ready, load.work, load.workers) == (5, 0, 1) and load.paused and load.paused.by == "ann"
+    assert (load.ready, load.work, load.workers) == (5, 0, 1)
+    assert load.paused
+    assert load.paused.by == "ann"
     check = plant.checks()["queue tools"]
-    assert check.startswith("degraded: paused since") and "by ann; 0 under way, 5 waiting" in check, check
+    assert re.match(r"degraded: paused since \S+ \S+ UTC by ann; 0 under way, 5 waiting", check), check
     assert "deadlines of its steps keep running; resume it with `submit queues resume tools`" in check
     assert not [fault for fault in client.fleet.faults() if "tools" in fault]
 
@@ -342,7 +348,8 @@ def test_what_waits_in_a_paused_queue_is_not_sent_twice_and_its_deadline_keeps_r
     patient = run_slow(client, journal, "patient")
 
     answer = late.result(PATIENCE_S)
-    assert not answer.success and late.status() == "timed_out"
+    assert not answer.success
+    assert late.status() == "timed_out"
     assert plant.waiting("tools") == 2, "each step has one message, also after the sweep looked for it"
     client.fleet.resume_queue("tools")
     assert patient.result(PATIENCE_S).success
@@ -362,4 +369,5 @@ def test_unknown_names_are_refused_with_the_nearest(plant: Plant, client: Client
         assert message in str(refused.value)
     assert not client.fleet.load().paused_queues
     refused_command = plant.submit("workers", "drain", "frist")
-    assert refused_command.returncode == 2 and "did you mean 'first@" in refused_command.stderr
+    assert refused_command.returncode == 2
+    assert "did you mean 'first@" in refused_command.stderr

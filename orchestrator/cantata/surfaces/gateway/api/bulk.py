@@ -11,8 +11,9 @@ from cantata.client import bulk
 from cantata.client.bulk import BulkAction, BulkFilter, BulkPart, BulkPreview
 from cantata.client.records import RunSummary
 from cantata.surfaces.gateway.api.bodies import document_body, read_body
+from cantata.surfaces.gateway.api.inbox import ReaderGrant
 from cantata.surfaces.gateway.api.pages import Kind, SearchText, Since, Statuses, Until
-from cantata.surfaces.gateway.api.routes import ERRORS, CallerGrant, ServiceDep
+from cantata.surfaces.gateway.api.routes import ERRORS, ServiceDep
 from cantata.surfaces.gateway.granted_client import GrantedClient
 from cantata.surfaces.http.rejections import check_signal
 from cantata.values import JsonValue
@@ -41,7 +42,7 @@ router = APIRouter(tags=["runs"], responses=ERRORS)
 @router.get("/runs/bulk/preview")
 async def preview_bulk(
     service: ServiceDep,
-    caller: CallerGrant,
+    caller: ReaderGrant,
     action: Action,
     status: Statuses = None,
     kind: Kind = None,
@@ -51,7 +52,6 @@ async def preview_bulk(
     step: Step = "",
 ) -> BulkPreview:
     """Return how many runs a bulk action would change, the newest and the oldest of them, and the `until` for the action."""
-    caller.require("read")
     wanted = BulkFilter(
         action=action, statuses=tuple(status or ()), kind=kind, q=q, since=since, until=until, step=step
     )
@@ -59,12 +59,11 @@ async def preview_bulk(
 
 
 @router.post("/runs/bulk", openapi_extra=document_body(BulkBody, BULK))
-async def act_in_bulk(request: Request, service: ServiceDep, caller: CallerGrant) -> BulkPart:
+async def act_in_bulk(request: Request, service: ServiceDep, caller: ReaderGrant) -> BulkPart:
     """Act on the next runs of a filter, at most 50, each under the rights of the token; repeat it with `before: next` until `next` is null.
 
     A run that the token may not change is in `refused`, and keeps no other from being changed. A part may be repeated.
     """
-    caller.require("read")
     body = await read_body(request, BulkBody)
     granted = service.granted(caller)
     return await service.call(
