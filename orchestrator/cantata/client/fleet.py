@@ -19,7 +19,7 @@ from cantata.flows import webhooks
 from cantata.flows.definitions import Definitions
 from cantata.ledger.parked import ParkedStore
 from cantata.ledger.redis import clock
-from cantata.text.suggestions import did_you_mean
+from cantata.text.suggestions import did_you_mean, hint, nearest
 
 log = structlog.get_logger(__name__)
 
@@ -112,9 +112,9 @@ class Fleet:
         What runs ends as usual, what is submitted waits, and deadlines of steps and runs keep running. Workers follow within two seconds,
         in a large fleet five. Raises ConfigError if no queue has this name.
         """
-        known = self._known_queues()
+        known = self._known_queues() | {TASKS, webhooks.QUEUE}
         if name not in known:
-            raise ConfigError(f"no queue is called {name!r}{did_you_mean(name, sorted(known))}", source="queue")
+            raise ConfigError(f"no queue is called {name!r}{did_you_mean(name, sorted(known))}")
         pause = holds.pause(self._engine.ledger.redis, name, by)
         log.info("queue_paused", queue=name, by=pause.by, since=pause.since)
         return pause
@@ -124,7 +124,7 @@ class Fleet:
         if not holds.resume(self._engine.ledger.redis, name):
             paused = holds.paused(self._engine.ledger.redis)
             others = did_you_mean(name, paused) if paused else "; no queue is"
-            raise ConfigError(f"queue {name!r} is not paused{others}", source="queue")
+            raise ConfigError(f"queue {name!r} is not paused{others}")
         log.info("queue_resumed", queue=name, by=by)
 
     def queues(self) -> dict[str, QueueLoad]:
@@ -137,7 +137,7 @@ class Fleet:
         others = (
             queues_of(self._engine.definitions) | self.ready_queues() | holds.paused(self._engine.ledger.redis).keys()
         )
-        return {*USUAL_QUEUES, TASKS, webhooks.QUEUE, *served, *others}
+        return {*USUAL_QUEUES, *served, *others}
 
     def _worker_named(self, name: str) -> Worker:
         workers = [worker for worker in self.workers() if not worker.unreadable]
@@ -147,12 +147,10 @@ class Fleet:
             return found[0]
         names = sorted(worker.name for worker in found or workers)
         if found:
-            raise ConfigError(
-                f"{name!r} is the beginning of several workers: {', '.join(map(repr, names))}", source="worker"
-            )
-        others = did_you_mean(name, names) if names else "; no worker of Cantata is running"
-        note = "; to stop a worker of your own Celery application, use `celery -A APP control cancel_consumer QUEUE -d WORKER`"
-        raise ConfigError(f"no worker is called {name!r}{others}{note}", source="worker")
+            raise ConfigError(f"{name!r} is the beginning of several workers: {', '.join(map(repr, names))}")
+        others = hint(nearest(name, names)) if names else "; no worker of Cantata is running"
+        note = "`submit workers list` has all; for one of your own Celery application use `celery -A APP control cancel_consumer`"
+        raise ConfigError(f"no worker is called {name!r}{others}; {note}")
 
     # --- memory and models -------------------------------------------------------------------------------------------
 

@@ -31,9 +31,9 @@ def submit(http: httpx.Client, request: Json, mark: str) -> str:
     return str(answer.json()["run_id"])
 
 
-def preview(http: httpx.Client, action: str, mark: str, **more: object) -> Json:
+def preview(http: httpx.Client, action: str, mark: str, **more: str | list[str]) -> Json:
     """Preview an action."""
-    answer = http.get("/runs/bulk/preview", params={"action": action, "q": mark, **more})  # type: ignore[arg-type]  # of several types
+    answer = http.get("/runs/bulk/preview", params={"action": action, "q": mark, **more})
     assert answer.status_code == 200, answer.text
     found: Json = answer.json()
     return found
