@@ -19,12 +19,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from cantata.client.client import Client
-from cantata.client.runs import ChainRun
+from cantata.client.runs import ChainRun, TurnRun
 from cantata.engine.fleet.registry import Worker
 from cantata.errors import ConfigError
-from cantata.flows.definitions import Definitions
+from cantata.flows.definitions import Agent, Definitions
 from cantata.operation.embedded.valkey import find_server
 from cantata.operation.health import evaluate, gather
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, definitions, tool
 from tests.waiting import until
 
@@ -36,6 +37,8 @@ def own_definitions() -> Definitions:
     """Tools of the queue `tools`, and the same in the queue `beside`."""
     found = definitions()
     found.tools["beside"] = found.tools["slow"].model_copy(update={"queue": "beside"})
+    found.agents["caller"] = Agent(model="openai/gpt-4o-mini", tools=["quick"])
+    found.agents["keeper"] = Agent(model="openai/gpt-4o-mini")
     found.tools["quick"] = found.tools["slow"].model_copy(update={"cheap": True})
     return found
 
@@ -74,7 +77,9 @@ class Plant:
         self.server.wait()
         self.server = self.start_redis()
 
-    def worker(self, name: str, *queues: str, concurrency: int = 1, drain_s: float = PATIENCE_S) -> Worker:
+    def worker(
+        self, name: str, *queues: str, concurrency: int = 1, drain_s: float = PATIENCE_S, **variables: str
+    ) -> Worker:
         """Start a worker process; return it once it serves."""
         command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", *queues, "--name", name]
         environment = {
@@ -82,6 +87,7 @@ class Plant:
             "REDIS_URL": self.url,
             "CANTATA_DRAIN_S": str(drain_s),
             "CANTATA_LOG_LEVEL": "INFO",
+            **variables,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
             self.workers[name] = process = subprocess.Popen(
@@ -354,6 +360,66 @@ def test_what_waits_in_a_paused_queue_is_not_sent_twice_and_its_deadline_keeps_r
     client.fleet.resume_queue("tools")
     assert patient.result(PATIENCE_S).success
     assert done(journal) == {"patient": 1}
+
+
+@pytest.mark.slow("workers are started, and heed a decision with their next announcement")
+def test_agents_workers_call_no_tool_of_a_paused_queue_in_place(
+    plant: Plant, client: Client, journal: Journal, models: ScriptedModels
+) -> None:
+    def ask(mark: str) -> TurnRun:
+        arguments = {"journal": str(journal.path), "mark": mark, "seconds": 0}
+        calls = [{"name": "quick", "arguments": arguments}]
+        models.script([{"after_tools": 0, "tool_calls": calls}, {"after_tools": 1, "reply": "done"}])
+        return client.submit_turn("call it", agent="caller")
+
+    talker = plant.worker("talker", "agents", concurrency=4, CANTATA_TOOLS_IN_AGENTS="1")
+    assert ask("in place").result(PATIENCE_S).output == "done", "there is no tools worker"
+    assert [line["pid"] for line in journal.of("finish")] == [talker.pid]
+    client.fleet.pause_queue("tools")
+    until(lambda: (found := plant.announced("talker")) and "tools" in found.held, "the pause", PATIENCE_S)
+
+    run = ask("paused")
+    until(lambda: plant.waiting("tools") == 1, "the call in the queue", PATIENCE_S)
+    plant.worker("one", "tools")
+    beside = run_slow(client, journal, "beside", name="beside")
+    plant.worker("two", "beside")
+    assert beside.result(PATIENCE_S).success
+    assert {line["name"] for line in journal.of("start")} == {"in place", "beside"}
+
+    client.fleet.resume_queue("tools")
+    assert run.result(PATIENCE_S).output == "done"
+    assert done(journal) == Counter(["in place", "paused", "beside"])
+
+
+@pytest.mark.slow("workers are started, and heed a decision with their next announcement")
+def test_workers_of_threads_are_drained_with_their_calls_and_serve_again(
+    plant: Plant, client: Client, models: ScriptedModels
+) -> None:
+    models.script([{"match": "slow", "delay_s": 4.0, "reply": "at last"}, {"reply": "at once"}])
+    plant.worker("talker", "agents", concurrency=4)
+    plant.worker("second", "coordinator", concurrency=2)
+    before = len(models.requests)
+    slow = client.submit_turn("slow", agent="keeper")
+    until(lambda: len(models.requests) > before, "the call of the model", PATIENCE_S)
+
+    for name in ("talker", "first"):
+        client.fleet.drain(name, by="ann")
+    until(lambda: state_of(plant, "talker") == "draining", "the drain", PATIENCE_S)
+    quick = client.submit_turn("quick", agent="keeper")
+
+    assert slow.result(PATIENCE_S).output == "at last", "it ends where it began"
+    assert len(models.requests) == before + 1
+    until(
+        lambda: (state_of(plant, "talker"), state_of(plant, "first")) == ("drained", "drained"), "the end", PATIENCE_S
+    )
+    assert quick.status() in ("accepted", "running")
+    plant.worker("other", "agents", concurrency=4)
+    assert quick.result(PATIENCE_S).output == "at once"
+    for name in ("other", "second"):
+        plant.stop(name)
+    for name in ("talker", "first"):
+        client.fleet.undrain(name)
+    assert client.submit_turn("again", agent="keeper").result(PATIENCE_S).output == "at once"
 
 
 @pytest.mark.slow("workers are started, and heed a decision with their next announcement")

@@ -333,6 +333,11 @@ class WorkerService:
         own = (*self.queues, *self.beside)
         return frozenset(own if self._asked.drain else (queue for queue in own if queue in self._asked.paused))
 
+    def _held(self) -> tuple[str, ...]:
+        """Return the queues from which this worker begins nothing: those that it holds, and paused ones of others."""
+        own = (*self.queues, *self.beside)
+        return tuple(sorted({*self.app.held, *(queue for queue in self._asked.paused if queue not in own)}))
+
     def _heed(self, client: Redis) -> None:
         """Do as operators decided: hold queues, or serve them again; note how far a drain has come."""
         self._asked = asked = holds.read(client, self.name, pid=os.getpid(), started_at=self._worker.started_at)
@@ -369,7 +374,7 @@ class WorkerService:
             "state": self._worker_state,
             "drained_since": drain and drain.since,
             "drained_by": drain.by if drain else "",
-            "held": tuple(sorted(self.app.held)),
+            "held": self._held(),
         }
         other = registry.announce(client, self._worker.model_copy(update=now))
         faults = {} if settings().lenient else self._readiness.faults

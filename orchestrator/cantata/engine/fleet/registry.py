@@ -81,7 +81,7 @@ class Worker(Value):
     drained_since: float | None = Field(default=None, description="when somebody drained it, Redis's clock, seconds")
     drained_by: str = Field(default="", description="who did")
     held: tuple[str, ...] = Field(
-        default=(), description="queues of its own from which it takes nothing now: they are paused, or it is drained"
+        default=(), description="queues of which it begins nothing now: paused ones, and its own if it is drained"
     )
     unreadable: Unreadable = ""
 

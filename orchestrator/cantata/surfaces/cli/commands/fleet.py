@@ -185,7 +185,8 @@ def _note(worker: Worker) -> str:
     if worker.state != "serving":
         by = f" by {worker.drained_by}" if worker.drained_by else ""
         return f"since {text_format.utc_minute(worker.drained_since or 0)}{by}"
-    return f"paused: {', '.join(worker.held)}" if worker.held else ""
+    paused = [queue for queue in worker.queues if queue in worker.held]
+    return f"paused: {', '.join(paused)}" if paused else ""
 
 
 def _named(found: Sequence[Worker], worker: Worker) -> Worker | None:
@@ -196,7 +197,7 @@ def _named(found: Sequence[Worker], worker: Worker) -> Worker | None:
 
 def _not_yet(found: Sequence[Worker], queue: str, *, held: bool) -> list[str]:
     """Return the workers that have not followed the pause of a queue, or its end."""
-    return [each.name for each in found if queue in each.serving and (queue in each.held) != held]
+    return [each.name for each in found if each.serving and (queue in each.held) != held]
 
 
 def _is_empty(found: Sequence[str]) -> bool:
