@@ -42,7 +42,7 @@ export function ListPage({ search, go }) {
   return html`<main id="main" class="list-page" tabindex="-1">
     <h1>Runs</h1>
     <${Filters} filter=${filter} change=${change} now=${now} />
-    ${!isInFlower && html`<${BulkAll} key=${search} filter=${filter} onDone=${runs.fromTop} />`}
+    ${!isInFlower && html`<${BulkAll} filter=${filter} onDone=${runs.fromTop} />`}
     <${BulkBar} runs=${runs.list.filter((run) => selected.has(run.run_id))} clear=${() => setSelected([])} onDone=${runs.fromTop} />
     <div class="list-news" aria-live="polite">
       ${runs.news > 0 && html`<button type="button" class="pill" onClick=${() => { scrollTo(0, 0); runs.fromTop(); }}>

@@ -48,7 +48,7 @@ function Draining({ worker, refresh }) {
     refresh();
   };
   if (worker.state === "serving") {
-    return html`<${Confirmed} question=${`Drain ${clip(worker.name, 80)}?`} yes="Drain it" className="danger" act=${decide("drain")}
+    return html`<${Confirmed} question=${`Drain ${clip(worker.name, 80)}?`} yes="Drain it" act=${decide("drain")}
       explained="It takes no more work, finishes its steps, and releases those that take too long. It stays, until it is restarted or takes work again.">Drain<//>`;
   }
   const by = worker.drained_by ? ` by ${clip(worker.drained_by, 60)}` : "";
@@ -66,7 +66,7 @@ function Pausing({ name, pause, refresh }) {
   if (!refresh) return told || html`<span class="muted">–</span>`;
   return pause ? html`${told}<${Confirmed} question=${`Resume the queue ${clip(name, 60)}?`} yes="Resume it" className="primary" act=${decide("resume")}
     explained="Workers take what waits in it at once.">Resume<//>`
-    : html`<${Confirmed} question=${`Pause the queue ${clip(name, 60)}?`} yes="Pause it" className="danger" act=${decide("pause")}
+    : html`<${Confirmed} question=${`Pause the queue ${clip(name, 60)}?`} yes="Pause it" act=${decide("pause")}
     explained="No worker takes work from it, whatever restarts. What runs ends as usual, what is submitted waits, and deadlines keep running.">Pause<//>`;
 }
 
