@@ -27,6 +27,7 @@ LASTING = re.compile(
     r"|cantata:\{\d+\}:(batches:[^:]*|batch:.+)"  # batches, until some time after their end
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept|ending|last_ends)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
+    r"|cantata:(paused_queues|drains)"  # decisions of operators: an entry goes when the queue is resumed, or with its worker
     r"|cantata:\{limits\}:(budgets|active|late|permits|tickets|kept|queues?(:.+)?|model:.+:slots)"  # entries go with their run or call
     r"|cantata:binding.+"  # the broker's
     r"|cantata\.(coordinator|agents|tools|tasks|replies)(\x06\x16\d)?"  # its queues, which are gone when they are empty

@@ -73,7 +73,7 @@ def test_a_step_that_is_passed_on_carries_what_its_message_did(process: Process,
         "immutable": True,
     }
     request = SimpleNamespace(chain=[link], chord=link, group="g")
-    process.is_finishing = lambda: True
+    process.holds.finish()
 
     assert execution_of(process, valkey, request=request).run() is None
 

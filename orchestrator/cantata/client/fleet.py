@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
 
 from cantata.engine.engine import Engine
-from cantata.engine.fleet import load, registry
+from cantata.engine.fleet import holds, load, registry
+from cantata.engine.fleet.holds import Drain, PausedQueue
 from cantata.engine.fleet.load import USUAL_QUEUES, FleetLoad, QueueLoad
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.fleet.sizes import Sizes
 from cantata.engine.limits.limiter import Limiter, PausedModel, paused_models
-from cantata.errors import UnavailableError
+from cantata.engine.publisher import COORDINATOR, TASKS
+from cantata.errors import ConfigError, UnavailableError
+from cantata.flows import webhooks
+from cantata.flows.definitions import Definitions
 from cantata.ledger.parked import ParkedStore
+from cantata.ledger.redis import clock
+from cantata.text.suggestions import did_you_mean, hint, nearest
+
+log = structlog.get_logger(__name__)
+
+PAUSE_WARNINGS: Mapping[str, str] = {
+    COORDINATOR: "while it is paused, runs that need a plan do not start, and open runs stop at decisions that wait for a coordinator",
+    TASKS: "while it is paused, results of your Celery tasks are recorded only by workers that are still watching them",
+}
+"""Queue → what its pause stops besides its own steps."""
 
 
 class Fleet:
@@ -31,8 +47,8 @@ class Fleet:
         if fault := load.write_error(redis):
             return [fault]
         workers = registry.workers(redis)
-        served = {queue for worker in workers for queue in worker.queues}
-        unserved = [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
+        served = {queue for worker in workers for queue in worker.serving}
+        unserved = [registry.unserved(queue, workers) for queue in USUAL_QUEUES if queue not in served]
         return unserved or [*filter(None, [load.sweep_fault(redis, workers)])]
 
     def warnings(self, queues: Sequence[str], version: str) -> list[str]:
@@ -56,6 +72,88 @@ class Fleet:
             raise UnavailableError("this process has no broker, so it does not know what waits in queues")
         return load.queues(fleet, waiting(self._engine.publisher, queues))
 
+    # --- decisions of operators --------------------------------------------------------------------------------------
+
+    def drain(self, name: str, *, by: str = "", exits: bool = False) -> Worker:
+        """Let a worker take no more work, and finish or release its steps as at its end; return it as it was.
+
+        Args:
+            name: Its full name, or the beginning of it that no other worker has.
+            by: Who decided so; it is recorded.
+            exits: Whether its process ends then. Else it stays, until it is restarted or `undrain`ed.
+
+        Raises ConfigError if there is no such worker.
+        """
+        worker = self._worker_named(name)
+        redis = self._engine.ledger.redis
+        if worker.state == "serving" or exits:
+            asked = Drain(
+                name=worker.name,
+                pid=worker.pid,
+                started_at=worker.started_at,
+                since=worker.drained_since or clock.synchronize(redis),
+                by=by,
+                exits=exits,
+            )
+            holds.drain(redis, asked)
+            log.info("worker_drain_requested", name=worker.name, by=by, exits=exits)
+        return worker
+
+    def undrain(self, name: str, *, by: str = "") -> Worker:
+        """Let a drained worker take work again; return it as it was. Raises ConfigError if there is no such worker."""
+        worker = self._worker_named(name)
+        holds.undrain(self._engine.ledger.redis, worker.name)
+        log.info("worker_undrain_requested", name=worker.name, by=by)
+        return worker
+
+    def pause_queue(self, name: str, *, by: str = "") -> PausedQueue:
+        """Let no worker take work from a queue until it is resumed, whatever restarts; return the pause, which may be an earlier one.
+
+        What runs ends as usual, what is submitted waits, and deadlines of steps and runs keep running. Workers follow within two seconds,
+        in a large fleet five. Raises ConfigError if no queue has this name.
+        """
+        known = self._known_queues() | {TASKS, webhooks.QUEUE}
+        if name not in known:
+            raise ConfigError(f"no queue is called {name!r}{did_you_mean(name, sorted(known))}")
+        pause = holds.pause(self._engine.ledger.redis, name, by)
+        log.info("queue_paused", queue=name, by=pause.by, since=pause.since)
+        return pause
+
+    def resume_queue(self, name: str, *, by: str = "") -> None:
+        """Let workers take work from a paused queue again. Raises ConfigError if it is not paused."""
+        if not holds.resume(self._engine.ledger.redis, name):
+            paused = holds.paused(self._engine.ledger.redis)
+            others = did_you_mean(name, paused) if paused else "; no queue is"
+            raise ConfigError(f"queue {name!r} is not paused{others}")
+        log.info("queue_resumed", queue=name, by=by)
+
+    def queues(self) -> dict[str, QueueLoad]:
+        """Return all queues with their load, as `queue_loads` does. Raises UnavailableError without a broker."""
+        return self.queue_loads(self.load(), sorted(self._known_queues()))
+
+    def _known_queues(self) -> set[str]:
+        """Return the queues that are usual, that workers serve, that the configuration names, that are paused, or that steps wait in."""
+        served = {queue for worker in self.workers() for queue in worker.queues}
+        others = (
+            queues_of(self._engine.definitions) | self.ready_queues() | holds.paused(self._engine.ledger.redis).keys()
+        )
+        return {*USUAL_QUEUES, *served, *others}
+
+    def _worker_named(self, name: str) -> Worker:
+        workers = [worker for worker in self.workers() if not worker.unreadable]
+        exact = [worker for worker in workers if name in (worker.name, worker.name.partition("@")[0])]
+        found = exact or [worker for worker in workers if name and worker.name.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        names = sorted(worker.name for worker in found or workers)
+        if found:
+            raise ConfigError(f"{name!r} is the beginning of several workers: {', '.join(map(repr, names))}")
+        others = hint(nearest(name, names)) if names else "; no worker of Cantata is running"
+        note = "`submit workers list` has all; for one of your own Celery application use `celery -A APP control cancel_consumer`"
+        raise ConfigError(f"no worker is called {name!r}{others}; {note}")
+
+    # --- memory and models -------------------------------------------------------------------------------------------
+
     def estimated_bytes(self) -> float | None:
         """Return the estimated bytes of Redis that are ours, if they can be measured; the more often it is called, the better it knows."""
         return self._sizes.estimate(self._engine.ledger.redis)
@@ -72,3 +170,14 @@ class Fleet:
     def parked(self) -> ParkedStore:
         """The items that the sweep could not handle, and has parked."""
         return self._engine.ledger.parked
+
+
+def pause_warning(queue: str) -> str:
+    """Return what the pause of a queue stops besides its own steps; empty if nothing."""
+    return PAUSE_WARNINGS.get(queue, "")
+
+
+def queues_of(definitions: Definitions) -> set[str]:
+    """Return the queues that a configuration names."""
+    tools = [*definitions.tools.values(), *definitions.skills.values()]
+    return {tool.step_queue for tool in tools} | {agent.queue for agent in definitions.agents.values()}

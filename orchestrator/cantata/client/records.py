@@ -1,6 +1,7 @@
 """The values that the client's methods take and return, and their words for people: for surfaces, which import no storage."""
 
 from cantata.engine.fleet.code_versions import describe_mixed, find_mixed
+from cantata.engine.fleet.holds import PausedQueue
 from cantata.engine.fleet.load import USUAL_QUEUES, FleetLoad, QueueLoad
 from cantata.engine.fleet.lost_workers import LostWorker
 from cantata.engine.fleet.registry import CLOCK_OFF_S, Worker
@@ -55,6 +56,7 @@ __all__ = [
     "MemoryStore",
     "ParkedItem",
     "PausedModel",
+    "PausedQueue",
     "QueueLoad",
     "Row",
     "RunCounts",

@@ -5,7 +5,7 @@ An error of a duty costs that duty, and one of an item within it that item: `iso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,7 +14,9 @@ import structlog
 from cantata.engine import permit_wakeups
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.dispatch.queues import heads_sent_at
-from cantata.engine.fleet import load, registry
+from cantata.engine.fleet import holds, load, registry
+from cantata.engine.fleet.holds import PausedQueue
+from cantata.engine.fleet.registry import Worker
 from cantata.engine.isolation import Isolation, Item, are_outages, log_once
 from cantata.engine.limits.limiter import Limiter
 from cantata.engine.publisher import TASKS
@@ -109,7 +111,7 @@ def _check_tasks(sweep: Sweep) -> None:
         [name for swept in sweep.found for name in swept.revoked],
     )
     if revoked or (
-        tasks and TASKS in registry.slots(sweep.ledger.redis)
+        tasks and TASKS in registry.slots(sweep.ledger.redis) and TASKS not in holds.paused(sweep.ledger.redis)
     ):  # a revocation is told once: it waits in the queue
         for start in range(0, max(len(tasks), len(revoked)), CHECKED_AT_ONCE):
             part = slice(start, start + CHECKED_AT_ONCE)
@@ -166,20 +168,26 @@ def is_lost(step: Overdue, head_sent_at: float | None) -> bool:
 
 
 def _note_unserved(sweep: Sweep) -> None:
-    """Append an event about each queue without workers to the runs that need it, once for all overdue steps of a run."""
+    """Append an event about each queue that is paused or has no workers to the runs that need it, once for all overdue steps of a run."""
     overdue = [step for swept in sweep.found for step in swept.overdue if step.is_first_look]
     by_queue = {(step.run_id, step.queue): step.step_id for step in overdue}
-    served = registry.slots(sweep.ledger.redis) if by_queue else {}
+    fleet = registry.workers(sweep.ledger.redis) if by_queue else []
+    paused = holds.paused(sweep.ledger.redis) if by_queue else {}
+    served = {queue for worker in fleet for queue in worker.serving}
     notes: list[tuple[str, str, dict[str, JsonValue]]] = [
-        (run_id, step_id, {"queue": queue, "message": registry.unserved(queue)})
+        (run_id, step_id, {"queue": queue, "message": _unserved(queue, paused, fleet)})
         for (run_id, queue), step_id in by_queue.items()
-        if queue not in served
+        if queue in paused or queue not in served
     ]
     sweep.isolation.together(
         notes,
         lambda some: sweep.ledger.runs.append_events("unserved", some),
         lambda note: Item("unserved", f"{note[0]}|{note[1]}"),
     )
+
+
+def _unserved(queue: str, paused: Mapping[str, PausedQueue], fleet: Sequence[Worker]) -> str:
+    return registry.paused_message(paused[queue]) if queue in paused else registry.unserved(queue, fleet)
 
 
 FIRST: Sequence[Duty] = (("shards", _report), ("sends", _send))

@@ -316,7 +316,7 @@ class RunWarning(Notice):
 
 
 class QueueUnserved(Notice):
-    """No worker serves the queue of a step."""
+    """No worker serves the queue of a step, or the queue is paused."""
 
     type: Literal["unserved"] = "unserved"
     is_warning = True

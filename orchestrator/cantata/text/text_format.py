@@ -79,6 +79,11 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
 
 
+def utc_minute(seconds: float) -> str:
+    """Return a day and time in UTC, given in seconds since 1970."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def tokens(tokens_in: int, tokens_out: int) -> str:
     """Return the tokens in and out; an empty text if there were none."""
     return f"{tokens_in:,}→{tokens_out:,} tokens" if tokens_in or tokens_out else ""

@@ -446,6 +446,73 @@ def test_selected_runs_are_retried_and_what_fails_is_said(deployment: Stage, url
     assert held.status() == "cancelled"
 
 
+@pytest.mark.slow("a browser draws it")
+def test_all_runs_that_match_are_cancelled_after_a_preview(deployment: Stage, url: str, page: Page) -> None:
+    waiting = {"node_id": "ok", "kind": "wait"}
+    runs = [deployment.chain(waiting, chain_id=f"flood-{number}") for number in range(60)]
+    other = deployment.chain(waiting, chain_id="calm")
+    until(lambda: all(run.status() == "waiting" for run in (*runs, other)), "the waits", PATIENCE_S)
+
+    page.goto(f"{url}/pages/?q=flood-")
+    page.get_by_text("Actions on all matching runs").click()
+    page.get_by_role("button", name="Cancel all…").click()
+    dialog = page.get_by_role("dialog", name="Cancel 60 runs?")
+    expect(dialog).to_contain_text("flood-59")
+    expect(dialog).to_contain_text("flood-0")
+    assert [*barriers(page, "desktop")] == []
+    late = deployment.chain(waiting, chain_id="flood-late")
+    dialog.get_by_role("button", name="No, leave them").click()
+    assert {run.status() for run in runs} == {"waiting"}
+    page.get_by_role("button", name="Cancel all…").click()
+    page.get_by_role("dialog", name="Cancel 61 runs?").get_by_role("button", name="Cancel them").click()
+
+    expect(page.get_by_text("61 runs cancelled.")).to_be_visible()
+    assert {run.status() for run in (*runs, late)} == {"cancelled"}
+    assert other.status() == "waiting"
+    page.get_by_role("button", name="Retry all…").click()
+    page.get_by_role("dialog", name="Retry 61 runs?").get_by_role("button", name="No, leave them").click()
+    page.goto(f"{url}/pages/?q=calm")
+    page.get_by_text("Actions on all matching runs").click()
+    page.get_by_label("Step").fill("ok")
+    page.get_by_role("button", name="Signal all…").click()
+    page.get_by_role("dialog", name="Signal 1 run?").get_by_role("button", name="Signal them").click()
+    expect(page.get_by_text("1 run signalled.")).to_be_visible()
+    until(lambda: other.status() == "succeeded", "the end", PATIENCE_S)
+
+
+@pytest.mark.slow("workers heed a decision with their next announcement")
+def test_a_queue_is_paused_and_a_worker_drained_by_buttons_and_pages_say_so(
+    deployment: Stage, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/pages/workers")
+    queue = page.get_by_role("table").first.get_by_role("row", name=re.compile("^tools"))
+    queue.get_by_role("button", name="Pause").click()
+    page.get_by_role("dialog", name="Pause the queue tools?").get_by_role("button", name="Pause it").click()
+    expect(queue).to_contain_text("paused since")
+    until(lambda: any("tools" in each.held for each in deployment.client.fleet.workers()), "the pause", PATIENCE_S)
+    run = deployment.chain(tool("held-up", "echo"))
+    try:
+        page.goto(f"{url}/pages/run/{run.run_id}")
+        expect(page.get_by_text("Queue tools is paused since")).to_be_visible()
+        page.goto(f"{url}/pages/home")
+        expect(page.get_by_text("paused since")).to_be_visible()
+    finally:
+        page.goto(f"{url}/pages/workers")
+        queue.get_by_role("button", name="Resume").click()
+        page.get_by_role("dialog").get_by_role("button", name="Resume it").click()
+        expect(queue.get_by_role("button", name="Pause")).to_be_visible()
+    run.wait(PATIENCE_S)
+    assert run.status() == "succeeded"
+
+    worker = page.get_by_role("table").last.get_by_role("row", name=re.compile("^tools"))
+    worker.get_by_role("button", name="Drain").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain it").click()
+    expect(worker).to_contain_text("drained")
+    worker.get_by_role("button", name="Undrain").click()
+    page.get_by_role("dialog").get_by_role("button", name="Let it work").click()
+    expect(worker.get_by_role("button", name="Drain", exact=True)).to_be_visible()
+
+
 LISTS = {  # path → a text of the page
     "/home": "Waiting for a person", "/": "Select all", "/?since=2026-01-01T00:00&status=failed": "from", "/inbox": "Is it right?",
     "/schedules": "nightly", "/schedule/nightly": "Declaration", "/batches": "letters", "/batch/letters": "Failed rows",

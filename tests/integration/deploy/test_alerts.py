@@ -30,6 +30,8 @@ class Case:
     silent: Series
     at: str = "80m"
     """When it fires, after the series began."""
+    also_silent: Series | None = None
+    """Other series for which it does not fire."""
 
 
 CASES = {
@@ -55,14 +57,24 @@ CASES = {
         'cantata_build_info{version="1",instance="a"}': "1x90", 'cantata_build_info{version="1",instance="b"}': "1x90"}),
     "CantataCodeMixed": Case({"cantata_code_modules_mixed": "1x90"}, {"cantata_code_modules_mixed": "0x90"}),
     "CantataQueueUnserved": Case(
-        {'cantata_queue_ready{queue="gpu"}': "3x90", 'cantata_queue_workers{queue="gpu"}': "0x90"}, REFUSED),
+        {'cantata_queue_ready{queue="gpu"}': "3x90", 'cantata_queue_workers{queue="gpu"}': "0x90",
+         'cantata_queue_paused{queue="gpu"}': "0x90"}, REFUSED, also_silent={
+            'cantata_queue_ready{queue="gpu"}': "3x90", 'cantata_queue_workers{queue="gpu"}': "0x90",
+            'cantata_queue_paused{queue="gpu"}': "1x90"}),
     "CantataQueueSlow": Case({'cantata_queue_oldest_wait_seconds{queue="tools"}': "90x90"}, {
-        'cantata_queue_oldest_wait_seconds{queue="tools"}': "30x90"}),
+        'cantata_queue_oldest_wait_seconds{queue="tools"}': "30x90"}, also_silent={
+        'cantata_queue_oldest_wait_seconds{queue="tools"}': "90x90", 'cantata_queue_paused{queue="tools"}': "1x90"}),
+    "CantataQueuePaused": Case(
+        {'cantata_queue_paused{queue="tools"}': "1x90", 'cantata_queue_ready{queue="tools"}': "5x90"},
+        {'cantata_queue_paused{queue="tools"}': "1x90", 'cantata_queue_ready{queue="tools"}': "0x90",
+         'cantata_queue_paused{queue="agents"}': "0x90", 'cantata_queue_ready{queue="agents"}': "5x90"}),
     "CantataDeadLetters": Case({"cantata_dead_letters": "1x90"}, {"cantata_dead_letters": "0x90"}),
     "CantataWorkersFull": Case(
         {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_slots{queue="tools"}': "4x90",
          'cantata_queue_ready{queue="tools"}': "1x90"},
-        {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_ready{queue="tools"}': "1x90"}),
+        {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_ready{queue="tools"}': "1x90"}, also_silent={
+            'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_slots{queue="tools"}': "4x90",
+            'cantata_queue_ready{queue="tools"}': "1x90", 'cantata_queue_paused{queue="tools"}': "1x90"}),
     "CantataRunsFailing": Case(
         {'cantata_runs_closed_total{status="failed"}': "0+2x90", 'cantata_runs_closed_total{status="succeeded"}': "0+8x90"},
         {'cantata_runs_closed_total{status="failed"}': "0+2x90", 'cantata_runs_closed_total{status="succeeded"}': "0+80x90"}),
@@ -121,7 +133,8 @@ def test_each_alert_fires_where_it_should_and_keeps_silent_where_it_should(tmp_p
     tests = [
         asked(name, series, case.at, fires=fires)
         for name, case in CASES.items()
-        for series, fires in ((case.fires, True), (case.silent, False))
+        for series, fires in ((case.fires, True), (case.silent, False), (case.also_silent, False))
+        if series is not None
     ]
     file = tmp_path / "alerts.test.yml"
     file.write_text(

@@ -111,7 +111,7 @@ MISTAKES = [
         "not valid under any of the given schemas",
     ),
     ("components/keda/scaledobjects.yaml", "minReplicaCount", "minReplicas", "minReplicas"),
-    ("components/keda-prometheus/tools.yaml", "threshold", "treshold", "not valid under any of the given schemas"),
+    ("components/keda-prometheus/tools.yaml", "threshold", "treshold", "'treshold': '2'"),
     ("base/kustomization.yaml", "- flower.yaml", "- flowers.yaml", "there is no flowers.yaml"),
     ("overlays/production/kustomization.yaml", "components:", "component:", "'component' was unexpected"),
 ]
@@ -428,13 +428,14 @@ def test_a_queue_is_scaled_by_what_is_ready_and_leased(each: Manifest) -> None:
     assert [port["port"] for port in service["spec"]["ports"]] == [asked.port]
     assert asked.path == "/load"
     assert "work" in load.QueueLoad.model_fields
-    assert {BY_NAME[f"cantata_queue_{part}"].labels for part in ("ready", "leased")} == {("queue",)}
+    assert {BY_NAME[f"cantata_queue_{part}"].labels for part in ("ready", "paused", "leased")} == {("queue",)}
     (patch,) = manifests.read(FOLDER / "components" / "keda-prometheus" / f"{words[1]}.yaml")
     (other,) = patch["spec"]["triggers"]
     assert other["metadata"]["threshold"] == trigger["metadata"]["targetValue"]
     promql_parser.parse(other["metadata"]["query"])
     assert re.findall(r'(\w+)\{queue="(\w+)"\}', other["metadata"]["query"]) == [
         ("cantata_queue_ready", words[1]),
+        ("cantata_queue_paused", words[1]),
         ("cantata_queue_leased", words[1]),
     ]
 

@@ -45,7 +45,7 @@ NEEDED = {
     **{
         f"GET {path}": "read"
         for path in (
-            "/runs", "/runs/counts", "/costs", "/runs/{run_id}/compare/{other}",
+            "/runs", "/runs/bulk/preview", "/runs/counts", "/costs", "/runs/{run_id}/compare/{other}",
             "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
             "/memory", "/memory/{namespace}", "/tenants", "/inbox", "/inbox/{run_id}/{step}", "/schedules", "/schedules/{name}",
@@ -53,6 +53,7 @@ NEEDED = {
             "/batches/{name}/download",
         )
     },
+    "POST /runs/bulk": "read",  # each run needs its own scope besides
     "DELETE /sessions/{session}": "admin",
     "PUT /memory/{namespace}/{key}": "admin",
     "DELETE /memory/{namespace}/{key}": "admin",
@@ -64,6 +65,9 @@ NEEDED = {
     "DELETE /schedules/{name}": "submit",
     "GET /load": "nobody",
     "GET /workers": "nobody",
+    "GET /queues": "nobody",
+    **{f"POST /workers/{{name}}/{act}": "nobody" for act in ("drain", "undrain")},
+    **{f"POST /queues/{{name}}/{act}": "nobody" for act in ("pause", "resume")},
     "GET /metrics": "nobody",  # of this tenant
 }  # fmt: skip
 OPEN = {"GET /health", "GET /ready"}
@@ -119,7 +123,8 @@ def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chai
         )
         for scope in (*SCOPES, "nothing"):
             bodies = {
-                "/fork": {"from_step": "s"}, "/chains/{name}": {}, "/workflows/{name}": {}, "/batches": batch, "/delivered": {"rows": []},
+                "/fork": {"from_step": "s"}, "/chains/{name}": {}, "/workflows/{name}": {}, "/drain": {},
+                "/runs/bulk": {"action": "cancel", "until": 1893456000.0}, "/batches": batch, "/delivered": {"rows": []},
                 "/backfill": {"start": "2030-01-01", "end": "2030-01-02"}, "/schedules/{name}": {**HOURLY},
             }  # fmt: skip
             given = next((each for end, each in bodies.items() if path.endswith(end) and method != "GET"), None)

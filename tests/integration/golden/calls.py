@@ -143,6 +143,10 @@ memory get nothing --json
 memory list --namespace nothing
 memory clear
 models resume nothing
+workers drain nothing
+workers undrain nothing --json
+queues pause nothing
+queues resume nothing
 """
 READ_OF_RUNS = ("runs show {}", "runs show {} --json", "runs follow {}")
 READ_OF_SOME = (
@@ -196,6 +200,10 @@ memory get size --namespace notes
 memory get size --namespace notes --json
 status
 status --json
+workers list
+workers list --json
+queues list
+queues list --json
 """
 STARTED_LATER = """\
 batch run rows.jsonl --chain row --out results.jsonl --ordered
@@ -242,6 +250,12 @@ sessions clear chatted --json
 inbox answer <open>/ask true --json
 runs signal <kept> ask true --json
 runs cancel <answered> --json
+queues pause agents --as tester
+queues pause agents --as somebody --json
+queues list
+status
+queues resume agents
+runs signal --search <kept> ask true
 runs retry --status failed --yes --json --detach
 """
 ASKED = """\
@@ -251,6 +265,11 @@ GET /metrics
 GET /load
 GET /load?queue=other
 GET /workers
+GET /queues
+GET /runs/bulk/preview?action=cancel&q=<open>
+GET /runs/bulk/preview?action=signal&q=<open>&step=ask
+GET /runs/bulk/preview?action=retry&status=succeeded
+GET /runs/bulk/preview?action=signal
 GET /runs?most=2
 GET /runs?status=timed_out&status=cancelled
 GET /runs?q=team=sales
@@ -307,6 +326,11 @@ BODIES: tuple[tuple[str, Any], ...] = (
     ("POST /runs/<open>/signals/ask", {"value": "maybe"}),
     ("POST /runs/<answered>/signals/ask", {"value": True}),
     ("POST /inbox/answers", {"answers": [{"id": "<open>/ask", "value": 3}, {"id": "nothing", "value": 3}]}),
+    ("POST /runs/bulk", {"action": "signal", "q": "<open>", "step": "ask", "value": 3, "until": 4102444800.0}),
+    ("POST /runs/bulk", {"action": "cancel"}),
+    ("POST /queues/webhooks/pause", None),
+    ("POST /queues/webhooks/resume", None),
+    ("POST /queues/webhooks/resume", None),
     ("POST /runs/<answered>/retry", None),
     ("POST /runs/<open>/fork", {"from_step": "ask"}),
     ("POST /runs/<failed>/fork", {"from_step": "nothing"}),

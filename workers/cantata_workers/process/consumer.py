@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from celery import bootsteps
-from celery.worker import consumer
+from celery.worker import consumer, state
 from celery.worker.consumer.tasks import Tasks
 from kombu.common import ignore_errors
 
@@ -35,12 +36,15 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
     """Sends several events in a message; one event a message took a third of a busy worker's processor time (py-spy)."""
 
     _flush_at = 0.0
+    beside: BesideConsumers
 
     def start(self) -> None:
         """Consume. Exits with a reason if this would take messages of somebody else, who would miss them."""
         if reason := foreign(self.app):
             log.error("worker_refused", reason=reason)
             raise SystemExit(1)
+        for queue in self.app.held:
+            self.app.amqp.queues.deselect(self.app.broker_queue(queue))
         super().start()
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
@@ -48,6 +52,44 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
         if not self.app.own_broker:
             outages.note_loss()
         super().on_connection_error_after_connected(exc)
+
+    def hold(self, held: frozenset[str], then: Callable[[], object]) -> None:
+        """Receive nothing from these queues, and from all others of this worker; then call `then`. Called in the thread that consumes.
+
+        A queue that is held twice, or was before a reconnection, is no error. If the broker is away, the next call tries again.
+        """
+        try:
+            if held != self.app.held:
+                for queue in sorted(held - self.app.held):
+                    if queue in self.app.beside:
+                        self.beside.cancel(self, queue)
+                    else:
+                        self.cancel_task_queue(self.app.broker_queue(queue))
+                let_go, self.app.held = sorted(self.app.held - held), held
+                then()
+                for queue in let_go:
+                    if queue in self.app.beside:
+                        self.beside.consume(self, queue)
+                    else:
+                        self.add_task_queue(self.app.broker_queue(queue))
+                self._give_back(held)
+            else:
+                then()
+        except Exception as error:  # noqa: BLE001  # the edge of a callback, in the thread that all messages go through
+            log.warning("queues_not_held", queues=sorted(held), error=str(error), note="it is tried again")
+
+    def _give_back(self, held: frozenset[str]) -> None:
+        """Return received messages whose tasks have not begun to their queues: other workers begin them at once."""
+        for request in list(state.requests.values()):
+            queue = self.app.step_queue(str(request.delivery_info.get("routing_key") or ""))
+            if queue in held and request not in state.active_requests:
+                request.message.headers[FIRST] = True  # it keeps its place in the queue
+                request.reject(requeue=True)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if each message that it has received is done with."""
+        return not state.requests
 
     def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
         """Refuse the remote command `add_consumer` for a queue that is not one of steps."""
@@ -152,32 +194,44 @@ class BesideConsumers(bootsteps.StartStopStep):
     requires = (Tasks,)
 
     def __init__(self, parent: Any, **options: Any) -> None:
-        self._consumers: list[Any] = []
+        self._consumers: dict[str, Any] = {}
+        parent.beside = self
         super().__init__(parent, **options)
 
     def start(self, parent: Any) -> None:
         """Begin to consume, on the current connection."""
-        app, self._consumers = parent.app, []
-        for queue, slots in app.beside.items():
-            found = app.amqp.TaskConsumer(
-                parent.connection.channel(),
-                queues=[app.amqp.queues[app.broker_queue(queue)]],
-                on_decode_error=parent.on_decode_error,
-            )
-            found.on_message = parent.create_task_handler()
-            found.qos(prefetch_count=slots)
-            found.consume()
-            self._consumers.append(found)
+        self._consumers = {}
+        for queue in parent.app.beside:
+            if queue not in parent.app.held:
+                self.consume(parent, queue)
+
+    def consume(self, parent: Any, queue: str) -> None:
+        """Receive messages of a queue."""
+        app = parent.app
+        found = app.amqp.TaskConsumer(
+            parent.connection.channel(),
+            queues=[app.amqp.queues[app.broker_queue(queue)]],
+            on_decode_error=parent.on_decode_error,
+        )
+        found.on_message = parent.create_task_handler()
+        found.qos(prefetch_count=app.beside[queue])
+        found.consume()
+        self._consumers[queue] = found
+
+    def cancel(self, parent: Any, queue: str) -> None:
+        """Receive no more messages of a queue; its channel stays open for those that are being executed."""
+        if (found := self._consumers.get(queue)) is not None:
+            found.cancel()
 
     def stop(self, parent: Any) -> None:
         """Receive no more messages."""
-        for each in self._consumers:
+        for each in self._consumers.values():
             ignore_errors(parent, each.cancel)
 
     def shutdown(self, parent: Any) -> None:
         """Close the channels, which returns the messages that did not begin."""
         self.stop(parent)
-        for each in self._consumers:
+        for each in self._consumers.values():
             ignore_errors(parent, each.close)
             ignore_errors(parent, each.channel.close)
-        self._consumers = []
+        self._consumers = {}

@@ -88,7 +88,10 @@ class MessageExecution:
 
     def run(self) -> str | None:
         """Execute the steps; return 'joined' if Celery is to send the join of this message's chord."""
-        with nullcontext() if self._delivery.queue == webhooks.QUEUE else self._process.threads.busy():
+        with (
+            self._process.executing(self._delivery.queue, self._give_back),
+            nullcontext() if self._delivery.queue == webhooks.QUEUE else self._process.threads.busy(),
+        ):
             self._execute(self._begin_next())
         return self._ready.hand_over_to_celery({attempt.step_id for attempt in self.done})
 
@@ -165,24 +168,28 @@ class MessageExecution:
 
     def _begin_next(self) -> Begun | None:
         """Begin the next step of the message that the ledger grants; None if none is left."""
-        if self._pending and self._process.is_finishing():
-            self._ready.send_back(self._pending)
-            self._pending.clear()
-        while self._pending:
-            step_id = self._pending.popleft()
-            answer = self._process.ledger.steps.begin_together(
-                self._run_id, [step_id, *self._pending], self._process.owner
-            )
+        if self._process.holds.has(self._delivery.queue):
+            self._give_back()
+        while pending := self._pending:
+            step_id = pending.popleft()
+            answer = self._process.ledger.steps.begin_together(self._run_id, [step_id, *pending], self._process.owner)
             if not isinstance(answer, str):
                 fault_points.at("begun")
                 together = {each.step_id for each in answer}
                 begun, *self._together = answer
-                self._pending = deque(each for each in self._pending if each not in together)
+                if self._pending is pending:
+                    self._pending = deque(each for each in pending if each not in together)
                 return begun
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
             if self._delivery.is_redelivered:
                 self._add_lost_attempt(step_id)
         return None
+
+    def _give_back(self) -> None:
+        """Send back the steps of the message that have not begun. One that begins meanwhile has two messages, which does no harm."""
+        pending, self._pending = self._pending, deque()
+        if pending:
+            self._ready.send_back(pending)
 
     def _add_lost_attempt(self, step_id: str) -> None:
         """Add the attempt of a process that was killed, as past a time-out: Celery delivers its message again."""
@@ -253,9 +260,9 @@ class MessageExecution:
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
             run_ends.record(self._process.ledger, self._run_id, traces.active())
-        begun_ahead = committed.begun
-        if begun_ahead is not None and self._pending and begun_ahead.step_id == self._pending[0]:
-            self._pending.popleft()
+        begun_ahead, pending = committed.begun, self._pending
+        if begun_ahead is not None and pending and begun_ahead.step_id == pending[0]:
+            pending.popleft()
         return begun_ahead
 
     def _commit(
@@ -340,7 +347,7 @@ class StepsAhead:
         """Return what a commit may begin for this message at once; None if the message has executed enough."""
         now = time.monotonic()
         self._until = self._until or now + MAX_AHEAD_S
-        if now > self._until or self._process.is_finishing():
+        if now > self._until or self._process.holds.has(self._queue):
             return None
         cheap = self._process.costs.cheap_names(begun.definitions)
         next_step, rounds = (
@@ -358,7 +365,7 @@ class StepsAhead:
         """
         thread, fragment = self._process.tool_thread, record.outcome.fragment
         calls = [step for step in fragment.steps if step.kind != "agent.turn"] if fragment else []
-        if thread is None or thread.is_stuck or len(calls) != 1:
+        if thread is None or thread.is_stuck or len(calls) != 1 or self._process.holds.has("tools"):
             return ""
         (call,) = calls
         is_ours = (
@@ -432,12 +439,12 @@ class ReadySteps:
             self._create_deliveries(begun.tenant)
 
     def send_back(self, steps: Iterable[str]) -> None:
-        """Send steps that did not begin back to the queue, for the process that replaces this one."""
+        """Send steps that did not begin back to the head of their queue, for another process, or for later."""
         message = self._head.signature(self._delivery.kind, self._delivery.queue, list(steps)).set(
             **self._carried.options
         )
         with self._leaving_to_sweep(len(canvas.steps_of(message))):
-            send(self._app, [message])
+            send(self._app, [message], first=True)
 
     def hand_over_to_celery(self, done: Set[str]) -> str | None:
         """Let Celery send the carried steps that are ready; send those that it cannot. Return 'joined' if the chord's join is ready."""

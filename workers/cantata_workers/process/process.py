@@ -41,6 +41,7 @@ from cantata.operation import exits, fault_points, metrics, traces
 from cantata.settings import settings
 from cantata_workers.process import outcomes, shutdown_flush
 from cantata_workers.process.pauses import Pauses
+from cantata_workers.process.queue_holds import QueueHolds
 from cantata_workers.process.recent_outcomes import RecentOutcomes
 from cantata_workers.process.threads import MessageThreads, ToolThread
 
@@ -124,7 +125,7 @@ class Process:
         is_child: bool = False,
         lease_s: float = LEASE_S,
         send: Callable[[Iterable[tuple[str, Ready]]], object] = list,
-        is_finishing: Callable[[], bool] = lambda: False,
+        holds: QueueHolds | None = None,
         threads: int = 0,
         tool_thread: ToolThread | None = None,
         is_alone: bool = False,
@@ -135,14 +136,14 @@ class Process:
         Args:
             is_child: This is a prefork child: a Python function is stopped by killing this process.
             send: Dispatches steps of any runs that a time-out or a permit made ready; without it the sweep does.
-            is_finishing: Whether another process takes over, so that no step may begin here.
+            holds: The queues of which no step may begin here; none if absent.
             threads: The number of messages that it executes at once; 0 for a prefork child.
             tool_thread: The thread in which it calls quick functions for its models, if it does.
             is_alone: Whether all workers have the files of this one, so that a step whose code it cannot import fails.
             interrupts: This is a process of the user's, inside a test: a Python function is stopped by an exception in its thread.
         """
         self.send = send
-        self.is_finishing = is_finishing
+        self.holds = holds or QueueHolds()
         self.tool_thread = tool_thread
         self.threads = MessageThreads(threads)
         self.name = f"{name}#{os.getpid()}"
@@ -159,6 +160,7 @@ class Process:
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
         self._leased: dict[str, LeasedStep] = {}
         self._permits: set[str] = set()
+        self._messages: dict[Callable[[], object], str] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
@@ -175,7 +177,16 @@ class Process:
     @property
     def is_draining(self) -> bool:
         """Return whether this process has been asked to release its unfinished steps."""
-        return self._handing_back.is_set()
+        return self._handing_back.is_set() or self.holds.releases
+
+    @contextmanager
+    def executing(self, queue: str, give_back: Callable[[], object]) -> Iterator[None]:
+        """Call `give_back` if the queue is held while the block lasts, in another thread and several times."""
+        self._messages[give_back] = queue
+        try:
+            yield
+        finally:
+            self._messages.pop(give_back, None)
 
     def stop(self) -> None:
         """Stop renewing: leases that are left expire, and other workers execute their steps."""
@@ -318,7 +329,8 @@ class Process:
         while not self._stopping.wait(TICK_S if self._leased else RENEW_S / 4):
             now = time.monotonic()
             try:
-                if self._handing_back.is_set():
+                self._give_back_held()
+                if self.is_draining:
                     self._release_running()
                 self._time_out_steps(now)
                 self._interrupt_again(now)
@@ -353,6 +365,11 @@ class Process:
         for step in self._mark_cancelled(lambda step: step.begun.lease in lost):
             log.info("lease_lost", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
             self._stop_handler(step)
+
+    def _give_back_held(self) -> None:
+        for give_back, queue in list(self._messages.items()):
+            if self.holds.has(queue):
+                give_back()
 
     def _release_running(self) -> None:
         """Release the steps whose handlers run, so that other workers execute them at once."""

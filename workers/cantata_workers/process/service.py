@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import mmap
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -28,9 +27,10 @@ import cantata
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.engine.dispatch import user_app as user_applications
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.engine.fleet import registry
+from cantata.engine.fleet import holds, load, registry
 from cantata.engine.fleet.clock_skip import SkipListener
-from cantata.engine.fleet.registry import Worker
+from cantata.engine.fleet.holds import Holds
+from cantata.engine.fleet.registry import Worker, WorkerState
 from cantata.engine.publisher import TASKS
 from cantata.engine.sweeper import Sweeper
 from cantata.errors import ConfigError
@@ -49,6 +49,7 @@ from cantata_workers.process import resource_limits, shutdown_flush, tasks, thre
 from cantata_workers.process.consumer import BesideConsumers, Consumer
 from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import Process
+from cantata_workers.process.queue_holds import QueueHolds
 from cantata_workers.process.readiness import CodeReadiness
 from cantata_workers.process.threads import ToolThread
 from cantata_workers.tools import mcp
@@ -121,7 +122,13 @@ class WorkerService:
         self._notified = ""
         self._duplicate, self._duplicate_seen_at = "", 0.0
         """Another live worker that announces itself under this worker's name."""
-        self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
+        self._holds = QueueHolds([*queues, *self.beside, *load.USUAL_QUEUES])  # shared with prefork children
+        self._asked = Holds()
+        """What operators decided about this worker, as last read."""
+        self._drained_at = 0.0
+        """The monotonic time when it was told to drain; 0 if it serves."""
+        self._worker_state: WorkerState = "serving"
+        self._celery_worker: Any = None
         self._ignores_drain_time = False
         self._code: dict[int, dict[str, str]] = {}
         self._code_faults: dict[int, dict[str, str]] = {}
@@ -138,7 +145,7 @@ class WorkerService:
                     self.name,
                     is_child=is_child,
                     send=self.app.send_ready,
-                    is_finishing=self.is_finishing,
+                    holds=self._holds,
                     threads=0 if is_child else self.concurrency,
                     is_alone=stack_member.is_in_stack(),
                     tool_thread=ToolThread()
@@ -147,10 +154,6 @@ class WorkerService:
                 )
             return self._process
 
-    def is_finishing(self) -> bool:
-        """Return whether another process, with newer code, serves the queues from now on."""
-        return bool(self._finishing[0])
-
     def run(self) -> int:
         """Serve until stopped; return the exit code."""
         if self._metrics_at is not None:
@@ -158,11 +161,15 @@ class WorkerService:
 
             self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__, tenants=settings().metrics_tenants)
             log.info("metrics_served", name=self.name, url=self._metrics.url)
-        for warning in availability.when_available(self._connect, waiting=_tell_systemd_of_wait, name=self.name):
+        client, found = availability.when_available(self._connect, waiting=_tell_systemd_of_wait, name=self.name)
+        for warning in found:
             if not stack_member.is_quiet():
                 log.warning("redis", warning=warning)
         if stack_member.is_quiet():
             warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
+        self._asked = holds.read(client, self.name, pid=os.getpid(), started_at=self._worker.started_at)
+        self.app.held = self._to_hold()
+        self._holds.set({*self._asked.paused, *self.app.held})
         signal.signal(stack_member.FINISH, self._finish)
         self._serve_code()
         if "agents" in self.queues:
@@ -177,15 +184,17 @@ class WorkerService:
         signals.worker_shutting_down.connect(self._shutting_down, weak=False)
         signals.worker_shutdown.connect(self._shut_down, weak=False)
         signals.worker_process_shutdown.connect(self._shut_down, weak=False)  # in a prefork child
-        worker = self.app.Worker(  # not `worker_main`: to read a command line it loads half of `celery.bin`, in 0.2 s
-            hostname=self.name,
-            queues=list(map(self.app.broker_queue, self.queues)),
-            pool=self.pool,
-            concurrency=self.concurrency + sum(self.beside.values()),
-            loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"),
-            quiet=True,
-            without_gossip=True,
-            without_mingle=True,
+        worker = self._celery_worker = (
+            self.app.Worker(  # not `worker_main`: to read a command line it loads half of `celery.bin`, in 0.2 s
+                hostname=self.name,
+                queues=list(map(self.app.broker_queue, self.queues)),
+                pool=self.pool,
+                concurrency=self.concurrency + sum(self.beside.values()),
+                loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"),
+                quiet=True,
+                without_gossip=True,
+                without_mingle=True,
+            )
         )
         gc.freeze()  # these objects stay: collecting need not visit them, and children go on sharing their memory
         gc.enable()
@@ -198,12 +207,12 @@ class WorkerService:
                 self._metrics.close()
         return int(worker.exitcode or 0)
 
-    def _connect(self) -> tuple[str, ...]:
-        """Connect to Redis and return warnings about it."""
+    def _connect(self) -> tuple[Redis, Sequence[str]]:
+        """Connect to Redis; return the connections, and warnings about it."""
         client = self.app.dead_letters = connect(self.redis_url)
         warnings_about_it = check(client, url=self.redis_url)
         availability.check_loaded(client, self.redis_url)
-        return warnings_about_it
+        return client, warnings_about_it
 
     def _serve_code(self) -> None:
         """Serve one version of the user's code, and report which to the stack and the fleet."""
@@ -267,7 +276,7 @@ class WorkerService:
 
     def _finish(self, *_: Any) -> None:
         """Begin no more steps, and end when the current ones are done, however long that takes."""
-        self._finishing[0] = 1
+        self._holds.finish()
         self._ignores_drain_time = True
         if self._metrics is not None:
             threading.Thread(target=self._metrics.release, name="release port", daemon=True).start()
@@ -341,9 +350,56 @@ class WorkerService:
         else:
             outages.answered(asked_at, name=self.name)
 
+    # --- paused queues, and draining ---------------------------------------------------------------------------------
+
+    def _to_hold(self) -> frozenset[str]:
+        """Return the queues of its own from which this worker is to take nothing."""
+        own = (*self.queues, *self.beside)
+        return frozenset(own if self._asked.drain else (queue for queue in own if queue in self._asked.paused))
+
+    def _held(self) -> tuple[str, ...]:
+        """Return the queues from which this worker begins nothing: those that it holds, and paused ones of others."""
+        own = (*self.queues, *self.beside)
+        return tuple(sorted({*self.app.held, *(queue for queue in self._asked.paused if queue not in own)}))
+
+    def _heed(self, client: Redis) -> None:
+        """Do as operators decided: hold queues, or serve them again; note how far a drain has come."""
+        self._asked = asked = holds.read(client, self.name, pid=os.getpid(), started_at=self._worker.started_at)
+        consumer = getattr(self._celery_worker, "consumer", None)
+        if consumer is None or not self._is_serving:
+            return
+        held = self._to_hold()
+        consumer.call_soon(consumer.hold, held, partial(self._holds.set, {*asked.paused, *held}))
+        if asked.drain is None:
+            if self._drained_at:
+                log.info("worker_undrained", name=self.name)
+            self._drained_at, self._holds.releases, self._worker_state = 0.0, False, "serving"
+            return
+        if not self._drained_at:
+            self._drained_at = time.monotonic()
+            log.info("worker_draining", name=self.name, by=asked.drain.by)
+        is_drained = consumer.app.held == held and consumer.is_idle
+        if is_drained and self._worker_state != "drained":
+            log.info("worker_drained", name=self.name, by=asked.drain.by)
+        self._worker_state = "drained" if is_drained else "draining"
+        if not is_drained and time.monotonic() - self._drained_at >= settings().drain_s:
+            self._holds.releases = True
+        if is_drained and asked.drain.exits and not self._stopping.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def _announce(self, client: Redis) -> str:
         """Announce this worker once; return the other worker that uses its name, or ''."""
-        now = {"duplicate": self._duplicate, "code": self._code_served(), "code_faults": self._faults_of_code()}
+        self._heed(client)
+        drain = self._asked.drain
+        now = {
+            "duplicate": self._duplicate,
+            "code": self._code_served(),
+            "code_faults": self._faults_of_code(),
+            "state": self._worker_state,
+            "drained_since": drain and drain.since,
+            "drained_by": drain.by if drain else "",
+            "held": self._held(),
+        }
         other = registry.announce(client, self._worker.model_copy(update=now))
         faults = {} if settings().lenient else self._readiness.faults
         if self._is_serving:
@@ -354,14 +410,16 @@ class WorkerService:
 
     def _notify_systemd(self, faults: Mapping[str, str]) -> None:
         """Tell systemd that this worker is ready, or why it is not; outside a unit of `Type=notify` do nothing."""
-        state = (
-            f"STATUS=not ready: {next(iter(faults.values()))}"
-            if faults
-            else f"READY=1\nSTATUS=ready: {', '.join(self.queues)}"
-        )
+        state = f"STATUS=not ready: {next(iter(faults.values()))}" if faults else f"READY=1\nSTATUS={self._described()}"
         if state != self._notified:
             stack_member.notify_systemd(state)
             self._notified = state
+
+    def _described(self) -> str:
+        if self._worker_state != "serving":
+            return f"{self._worker_state}: it takes no work until `submit workers undrain {self.name}`"
+        paused = f"; paused: {', '.join(sorted(self.app.held))}" if self.app.held else ""
+        return f"ready: {', '.join(self.queues)}{paused}"
 
     def _note_duplicate_name(self, other: str) -> None:
         """Keep the other worker of this name. It is alive, since it announced itself after this worker did."""

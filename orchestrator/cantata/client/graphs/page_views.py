@@ -88,6 +88,9 @@ class GraphView(Value):
     steps: list[StepView]
     edges: list[EdgeView]
     maps: list[MapView]
+    paused: dict[str, str] = Field(
+        default_factory=dict, description="paused queues that steps of it wait in: queue → since when, by whom"
+    )
 
 
 class AttemptView(Value):

@@ -22,7 +22,7 @@ from cantata.client.graphs.transcripts import RecordedStep
 from cantata.client.graphs.truncate import Truncation
 from cantata.client.tenant_client import TenantClient
 from cantata.engine.engine import Engine
-from cantata.engine.fleet import code_versions
+from cantata.engine.fleet import code_versions, holds
 from cantata.features.forks.fork_requests import FORKED_FROM
 from cantata.flows.events import RunEvent
 from cantata.flows.graph import RAW, START
@@ -67,14 +67,21 @@ class RunPages:
         run_graph = RunGraph(
             snapshot, folded, self._ledger.reader.parts(run_id, shown), moments, dict.fromkeys(shown).keys()
         )
+        steps = run_graph.steps()
         return GraphView(
             run=self._detail(snapshot),
             offset=snapshot.offset,
             more=len(shown) < len(folded.shown),
-            steps=run_graph.steps(),
+            steps=steps,
             edges=run_graph.edges,
             maps=run_graph.maps(),
+            paused=self._paused({step.queue for step in steps if step.state == "sent"}),
         )
+
+    def _paused(self, queues: Collection[str]) -> dict[str, str]:
+        """Return those of the queues that are paused, with since when and by whom."""
+        paused = holds.paused(self._ledger.redis) if queues else {}
+        return {queue: pause.describe() for queue, pause in paused.items() if queue in queues}
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """Return the details of one step. Raises UnknownRunError for a step that does not exist."""

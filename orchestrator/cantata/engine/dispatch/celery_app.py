@@ -183,6 +183,9 @@ class App(Celery):
     beside: Mapping[str, int] = MappingProxyType({})
     """Queues that a worker serves beside its own, and how many messages of each it executes at once."""
 
+    held: frozenset[str] = frozenset()
+    """Queues of a worker's own from which it receives nothing now: they are paused, or it is drained."""
+
     dead_letters: Redis
     """The client of a worker that stores messages which are not steps."""
 

@@ -153,6 +153,11 @@ class Transport(redis.Transport):
 
     Channel = Channel
 
+    def _reject_inbound_message(self, raw_message: dict[str, Any]) -> None:
+        """Put a message back at the head of its queue: it came after its consumer was cancelled."""
+        raw_message["headers"][FIRST] = True
+        super()._reject_inbound_message(raw_message)
+
 
 class SocketTransport(Transport):
     """The same over a Unix socket, whose URL the channel parses itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import Field
 from redis import Redis
@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from cantata.engine.fleet import memory, registry
 from cantata.engine.fleet.dead_letters import LETTERS_KEY
+from cantata.engine.fleet.holds import PausedQueue, paused
 from cantata.engine.fleet.lost_workers import LostWorker, lost_workers
 from cantata.engine.limits.limiter import PausedModel, paused_models
 from cantata.ledger.records import owner_of
@@ -44,9 +45,14 @@ class QueueLoad(Value):
 
     ready: int = Field(description="messages that wait: a step each, or a batch of cheap ones")
     leased: int = Field(description="steps that workers are doing")
-    work: int = Field(description="ready and leased: what to scale workers by")
+    work: int = Field(
+        description="ready and leased: what to scale workers by; of a paused queue only leased, since no worker may take the others"
+    )
     slots: int = Field(description="steps that its workers can do at once")
-    workers: int = Field(description="worker processes that serve it")
+    workers: int = Field(description="worker processes that serve it, without drained ones")
+    paused: PausedQueue | None = Field(
+        default=None, description="since when no worker takes work from it, and who paused it; null if it is not paused"
+    )
     oldest_wait_s: float | None = Field(
         description="how long the oldest message has waited; null if none waits, or it cannot be seen"
     )
@@ -95,6 +101,8 @@ class FleetLoad:
     """Schedules that should have been fired a minute ago."""
     paused_models: Sequence[PausedModel] = ()
     """Models that nobody calls for a while, at their providers' request."""
+    paused_queues: Mapping[str, PausedQueue] = field(default_factory=dict)
+    """Queues from which no worker takes work, as somebody decided."""
 
 
 def record_sweep(redis: Redis) -> None:
@@ -185,6 +193,7 @@ def measure(redis: Redis) -> FleetLoad:
         memory_full_in_s=memory.full_in_s(memory.samples(redis), used_bytes, limit_bytes),
         dead_letters=int(dead),
         paused_models=paused_models(redis),
+        paused_queues=paused(redis),
     )
 
 
@@ -204,11 +213,11 @@ def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
 
 
 def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:
-    """Return the load of each queue that is served, has leased steps, or is in `waiting`."""
+    """Return the load of each queue that is served, has leased steps, is paused, or is in `waiting`."""
     served = [queue for worker in fleet.workers for queue in worker.queues]
     return {
         queue: _load(queue, fleet, waiting.get(queue, Waiting(0)))
-        for queue in sorted({*served, *fleet.leased, *waiting})
+        for queue in sorted({*served, *fleet.leased, *waiting, *fleet.paused_queues})
     }
 
 
@@ -221,15 +230,16 @@ def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
 
 
 def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
-    serving = [worker for worker in fleet.workers if queue in worker.queues]
-    leased = fleet.leased.get(queue, 0)
+    serving = [worker for worker in fleet.workers if queue in worker.serving]
+    leased, pause = fleet.leased.get(queue, 0), fleet.paused_queues.get(queue)
     return QueueLoad(
         ready=waiting.count,
         leased=leased,
-        work=waiting.count + leased,
+        work=leased + (0 if pause else waiting.count),
         slots=sum(worker.slots_of(queue) for worker in serving),
         workers=len(serving),
         oldest_wait_s=waiting.oldest_s,
+        paused=pause,
     )
 
 

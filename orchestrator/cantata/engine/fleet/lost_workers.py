@@ -31,7 +31,8 @@ class LostWorker(Value):
 def lost_workers(redis: Redis) -> list[LostWorker]:
     """Return the workers that were lost within the last ten minutes, the last one first; none if they could not announce themselves."""
     now, entries = registry.entries(redis)
-    lost = [each for each in entries if not each.unreadable and each.seen_at < now - LOST_AFTER_S]
+    silent = [each for each in entries if not each.unreadable and each.seen_at < now - LOST_AFTER_S]
+    lost = [each for each in silent if each.state != "drained"]  # a drained one took nothing with it
     if not lost or not registry.is_settled(redis):
         return []
     steps = _steps_by_worker(redis)

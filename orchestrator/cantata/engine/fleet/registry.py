@@ -10,12 +10,13 @@ import re
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from cantata.engine.fleet.holds import DRAINS_KEY, PausedQueue, paused
 from cantata.errors import StoredDataError
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.cluster import Cluster
@@ -41,6 +42,9 @@ _workers = 0  # of the fleet, as last read by this process
 
 SERVED_BY = {"webhooks": "agents"}
 """Queues that the workers of another queue serve too."""
+
+
+WorkerState = Literal["serving", "draining", "drained"]
 
 
 class Worker(Value):
@@ -71,7 +75,20 @@ class Worker(Value):
     duplicate: str = Field(
         default="", description="another live process of the same name, if there is one: both count as one"
     )
+    state: WorkerState = Field(
+        default="serving", description="draining: it takes no more work, and finishes its steps; drained: it has none"
+    )
+    drained_since: float | None = Field(default=None, description="when somebody drained it, Redis's clock, seconds")
+    drained_by: str = Field(default="", description="who did")
+    held: tuple[str, ...] = Field(
+        default=(), description="queues of which it begins nothing now: paused ones, and its own if it is drained"
+    )
     unreadable: Unreadable = ""
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The queues that it takes work from, or would but for a pause: none if it is drained."""
+        return self.queues if self.state == "serving" else ()
 
     def slots_of(self, queue: str) -> int:
         """Return how many steps of one of its queues it can execute at once."""
@@ -105,6 +122,7 @@ def announce(redis: Redis, worker: Worker) -> str:
 def retire(redis: Redis, name: str) -> None:
     """Remove a worker that ends."""
     redis.hdel(key_of(redis, WORKERS_KEY), name)
+    redis.hdel(key_of(redis, DRAINS_KEY), name)
 
 
 def workers(redis: Redis) -> list[Worker]:
@@ -124,6 +142,7 @@ def entries(redis: Redis) -> tuple[float, list[Worker]]:
     if old:
         with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
             redis.hdel(key_of(redis, WORKERS_KEY), *old)
+            redis.hdel(key_of(redis, DRAINS_KEY), *old)
     return now, [worker for worker in known if worker.seen_at >= now - KEPT_S]
 
 
@@ -202,7 +221,7 @@ def worker_with(redis: Redis, module: str, queue: str, *, but: str, other_than: 
     It serves another version than those of `other_than`, as `module@digest`.
     """
     others = (
-        each for each in workers(redis) if each.name != but and queue in each.queues and module not in each.code_faults
+        each for each in workers(redis) if each.name != but and queue in each.serving and module not in each.code_faults
     )
     return next(
         (
@@ -221,7 +240,7 @@ def _serves(entry: str, module: str) -> bool:
 def _slots_of(fleet: Iterable[Worker]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for worker in fleet:
-        for queue in worker.queues:
+        for queue in worker.serving:
             counts[queue] = counts.get(queue, 0) + worker.slots_of(queue)
     return counts
 
@@ -231,8 +250,10 @@ def warnings_for(redis: Redis, queues: Iterable[str], version: str) -> list[str]
     fleet = workers(redis)
     if not fleet:
         return ["no worker of Cantata is running, so runs wait: start one with `submit worker`"]
-    served = {queue for worker in fleet for queue in worker.queues}
-    return [*(unserved(queue) for queue in queues if queue not in served), *fleet_warnings(fleet, version)]
+    served, stopped = {queue for worker in fleet for queue in worker.serving}, paused(redis)
+    found = [paused_message(stopped[queue]) for queue in queues if queue in stopped]
+    found += [unserved(queue, fleet) for queue in queues if queue not in served and queue not in stopped]
+    return [*found, *fleet_warnings(fleet, version)]
 
 
 def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
@@ -250,8 +271,16 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
     return found
 
 
-def unserved(queue: str) -> str:
-    """Return the message about a queue without workers."""
+def unserved(queue: str, fleet: Iterable[Worker] = ()) -> str:
+    """Return the message about a queue without workers, or whose workers in the fleet are all drained."""
+    if drained := [worker for worker in fleet if queue in worker.queues and worker.state != "serving"]:
+        first = drained[0]
+        by = f" by {first.drained_by}" if first.drained_by else ""
+        others = f" and {len(drained) - 1} more are" if len(drained) > 1 else " is"
+        return (
+            f"no worker serves queue {queue!r}, since {first.name}{others} drained{by}: "
+            f"let one take work again with `submit workers undrain {first.name}`"
+        )
     command = "submit worker --app MODULE:APP" if queue == "tasks" else f"submit worker {SERVED_BY.get(queue, queue)}"
     if settings().app and queue in (
         "coordinator",
@@ -261,6 +290,11 @@ def unserved(queue: str) -> str:
     ):  # it serves them all, for the application
         command = "submit worker"
     return f"no worker serves queue {queue!r}: start one with `{command}`"
+
+
+def paused_message(pause: PausedQueue) -> str:
+    """Return the message about a paused queue."""
+    return f"queue {pause.queue!r} {pause.describe()}: resume it with `submit queues resume {pause.queue}`"
 
 
 def release(version: str) -> tuple[int, ...]:

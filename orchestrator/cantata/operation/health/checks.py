@@ -227,6 +227,12 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
     if not workers:
         return failing("workers", "no worker is running, so runs wait", "start workers with `submit worker`")
     message = f"{len(workers)}, of version {', '.join(sorted({worker.version for worker in workers}))}"
+    if drained := [
+        f"{worker.name} ({worker.state}{f', by {worker.drained_by}' if worker.drained_by else ''})"
+        for worker in workers
+        if worker.state != "serving"
+    ]:
+        message = f"{message}; taking no work: {_enumerate(drained)}"
     if faults:
         return degraded("workers", f"{message}; {_enumerate(faults)}", "do for each what its line says")
     newest = max((version, *(worker.version for worker in workers)), key=release)
@@ -352,16 +358,25 @@ def _queues(fleet: FleetFacts, broker: str) -> list[Check]:
             "broker",
             "this command cannot look into the broker: it has no Celery 5.5 or newer, or CANTATA_BROKER_URL is 'none'",
         )
-        return [unread, *(_unserved(name, "") for name, load in fleet.queues.items() if not load.workers)]
+        return [
+            unread,
+            *(
+                _paused(name, load, "") if load.paused else _unserved(name, "", fleet.load.workers)
+                for name, load in fleet.queues.items()
+                if load.paused or not load.workers
+            ),
+        ]
     own = [ok("broker", f"{broker} answers")] if broker else []
-    return [*own, *(_queue(name, load) for name, load in fleet.queues.items())]
+    return [*own, *(_queue(name, load, fleet.load.workers) for name, load in fleet.queues.items())]
 
 
-def _queue(name: str, load: QueueLoad) -> Check:
+def _queue(name: str, load: QueueLoad, workers: Sequence[Worker]) -> Check:
     since = "" if load.oldest_wait_s is None else f", the oldest for {duration(load.oldest_wait_s * 1000)}"
     waiting = f"{load.ready:,} waiting{since}" if load.ready else "nothing waiting"
+    if load.paused:
+        return _paused(name, load, waiting)
     if not load.workers:
-        return _unserved(name, waiting, is_missed=load.ready > 0)
+        return _unserved(name, waiting, workers, is_missed=load.ready > 0)
     message = f"{load.leased:,} of {load.slots:,} slots in use, {waiting}"
     if load.oldest_wait_s is not None and load.oldest_wait_s > LONG_WAIT_S:
         return degraded(
@@ -370,8 +385,16 @@ def _queue(name: str, load: QueueLoad) -> Check:
     return ok(f"queue {name}", message)
 
 
-def _unserved(name: str, waiting: str, *, is_missed: bool = False) -> Check:
-    problem, _, action = unserved(name).partition(": ")
+def _paused(name: str, load: QueueLoad, waiting: str) -> Check:
+    """Return the check of a paused queue: it is as somebody decided, so it is not failing, whatever waits or is served."""
+    since = load.paused.describe().removeprefix("is ") if load.paused else ""
+    under_way = f"{load.leased:,} under way, {waiting}" if waiting else f"{load.leased:,} under way"
+    message = f"{since}; {under_way}; deadlines of its steps keep running"
+    return degraded(f"queue {name}", message, f"resume it with `submit queues resume {name}`")
+
+
+def _unserved(name: str, waiting: str, workers: Sequence[Worker], *, is_missed: bool = False) -> Check:
+    problem, _, action = unserved(name, workers).partition(": ")
     message = "; ".join(filter(None, (problem, waiting)))
     return (failing if is_missed or name == USUAL_QUEUES[0] else degraded)(f"queue {name}", message, action)
 

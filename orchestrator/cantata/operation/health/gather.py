@@ -186,7 +186,7 @@ def read_fleet(url: str) -> FleetFacts:
     with _connected(url) as redis:
         found = load.measure(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
-        names = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}
+        names = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis), *found.paused_queues}
         parked = Ledger(redis, patience_s=TIMEOUT_S).parked.find()
         return FleetFacts(
             found,

@@ -181,18 +181,41 @@ def choose(
     """Return the runs that filters leave and that can be cancelled or retried, the oldest first, after a question."""
     is_retry = verb == "Retry"
     found = [
-        run.run_id
+        run
         for run in connection.runs.newest(None, **filters)
         if (run.status in CAN_RETRY and (again or not run.retried_as) if is_retry else run.status not in RUN_OVER)
     ]
-    number = text_format.counted(len(found), "run")
     if not found:
         print_note("no run matches that can be retried" if is_retry else "no open run matches")
-    elif not yes:
+    confirm(verb, found, yes=yes)
+    return [run.run_id for run in found[::-1]]
+
+
+def choose_waiting(connection: ServiceConnection, step: str, filters: Mapping[str, Any], *, yes: bool) -> Sequence[str]:
+    """Return the runs that filters leave and in which a step waits, the oldest first, after a question."""
+    found = [
+        run
+        for run in connection.runs.newest(None, **filters)
+        if run.status not in RUN_OVER
+        and any(is_named(each, step) for each in connection.runs.find(run.run_id).waiting_steps())
+    ]
+    if not found:
+        print_note(f"no open run matches in which a step {step!r} waits")
+    confirm("Signal", found, yes=yes)
+    return [run.run_id for run in found[::-1]]
+
+
+def confirm(verb: str, found: Sequence[RunSummary], *, yes: bool) -> None:
+    """Tell how many runs were chosen, the newest and the oldest of them, and ask, unless the answer is known."""
+    if not found:
+        return
+    number = text_format.counted(len(found), "run")
+    ends = {"the newest": found[0], "the oldest": found[-1]} if len(found) > 1 else {"it is": found[0]}
+    for name, run in ends.items():
+        what = text_format.line(run.title, 60) or run.run_id
+        print_note(f"{number}; {name} {what!r}, submitted {text_format.moment(run.created_at)}")
+    if not yes:
         click.confirm(f"{verb} {number}?", abort=True, err=True)
-    else:
-        print_note(number)
-    return found[::-1]
 
 
 def cancel(connection: ServiceConnection, run_ids: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from cantata.client.client import Client
 from cantata.client.streams import EventStreams
 from cantata.surfaces.gateway import http_errors, metrics
 from cantata.surfaces.gateway.access import Access, Tokens, reread_on_change
-from cantata.surfaces.gateway.api import batches, bodies, chat_socket, inbox, pages, routes, schedules
+from cantata.surfaces.gateway.api import batches, bodies, bulk, chat_socket, fleet, inbox, pages, routes, schedules
 from cantata.surfaces.gateway.config_reload import reload_on_change
 from cantata.surfaces.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
 from cantata.surfaces.gateway.outer_layer import OuterLayer, prefix_of
@@ -29,7 +29,9 @@ BURST_S = 10.0  # so many seconds of that rate may come at once
 ROUTERS = (
     routes.probes,
     metrics.router,
+    fleet.router,
     inbox.router,
+    bulk.router,
     pages.router,
     pages.static,
     routes.router,
@@ -123,7 +125,12 @@ def _describe(app: FastAPI, *, has_tokens: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            models: tuple[type[BaseModel], ...] = (*bodies.REQUEST_BODIES, *schedules.REQUEST_BODIES)
+            models: tuple[type[BaseModel], ...] = (
+                *bodies.REQUEST_BODIES,
+                *bulk.REQUEST_BODIES,
+                *fleet.REQUEST_BODIES,
+                *schedules.REQUEST_BODIES,
+            )
             for model in models:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}

@@ -20,6 +20,7 @@ from pydantic import Field, StringConstraints
 from cantata import __version__
 from cantata.client.client import Client
 from cantata.client.failures import RedisFailure, reason
+from cantata.client.fleet import queues_of
 from cantata.client.records import (
     USUAL_QUEUES,
     BatchState,
@@ -32,7 +33,6 @@ from cantata.client.records import (
     now,
 )
 from cantata.errors import UnavailableError
-from cantata.flows.definitions import Definitions
 from cantata.flows.wire import RUN_OVER
 from cantata.operation.health.facts import Unavailable
 from cantata.operation.health.gather import BackgroundCall
@@ -121,9 +121,9 @@ class FleetMonitor:
             with self._lock:
                 self._named |= {
                     *sorted(served)[:MAX_QUEUES],
-                    *_queues_in(self._client.definitions),
+                    *queues_of(self._client.definitions),
                 }  # they may lose their workers later
-                named = sorted({*self._named, *self._requested, *served, *ready_queues})
+                named = sorted({*self._named, *self._requested, *served, *ready_queues, *standing.paused_queues})
             return standing, self._queue_loads(standing, named), self._fleet.estimated_bytes()
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
@@ -151,12 +151,6 @@ class FleetMonitor:
     def serve(self, address: ScrapeAddress) -> MetricsServer:
         """Serve `/metrics` and `/load` at an address of their own, without access control. Raises UnavailableError."""
         return MetricsServer(address, {"/metrics": self.page, "/load": self.load_page})
-
-
-def _queues_in(definitions: Definitions) -> set[str]:
-    """Return the queues that a configuration names."""
-    tools = [*definitions.tools.values(), *definitions.skills.values()]
-    return {tool.step_queue for tool in tools} | {agent.queue for agent in definitions.agents.values()}
 
 
 class _FleetCollector(Collector):
@@ -204,6 +198,9 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
         "cantata_leases_lost_total": standing.totals.get("lost", 0),
         "cantata_steps_recovered_total": standing.totals.get("recovered", 0),
         "cantata_sweep_age_seconds": None if standing.write_error else standing.sweep_age_s,
+        "cantata_workers_drained": None
+        if standing.write_error
+        else sum(worker.state != "serving" for worker in standing.workers),
         "cantata_workers_lost": None if standing.write_error else len(standing.lost_workers),
         "cantata_dead_letters": standing.dead_letters,
         "cantata_redis_memory_bytes": standing.memory_bytes,
@@ -217,6 +214,7 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
 def _queue_metrics(queues: Mapping[str, QueueLoad], *, knows_workers: bool) -> Iterator[Metric]:
     for part in ("ready", "leased", *(("slots", "workers") if knows_workers else ())):
         yield _labelled(f"cantata_queue_{part}", {queue: getattr(each, part) for queue, each in queues.items()})
+    yield _labelled("cantata_queue_paused", {queue: float(each.paused is not None) for queue, each in queues.items()})
     yield _labelled(
         "cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()}
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cantata.engine.fleet.holds import PausedQueue
 from cantata.engine.fleet.load import FleetLoad, QueueLoad
 from cantata.engine.fleet.lost_workers import LostWorker
 from cantata.engine.fleet.registry import Worker
@@ -148,6 +149,40 @@ def test_a_paused_model_is_named_with_its_providers_words() -> None:
 
     assert (found.status, found.message) == ("degraded", "paused since 12:00:00 UTC, until 12:01:00 UTC: slow down")
     assert "`submit models resume openai/m`" in found.action
+
+
+AT = 1_795_176_000.0
+PAUSED = PausedQueue(queue="tools", since=AT, by="ann")
+
+
+@pytest.mark.parametrize(("workers", "ready"), [(1, 3), (0, 0)], ids=["served", "unserved"])
+@pytest.mark.parametrize("has_broker", [True, False])
+def test_a_paused_queue_is_degraded_and_says_who_paused_it(workers: int, ready: int, has_broker: bool) -> None:
+    load = queue(ready=ready, workers=workers).model_copy(update={"paused": PAUSED})
+    seen = replace(fleet(queues={"tools": load}), has_broker=has_broker)
+
+    found = check(facts(fleet=seen), "queue tools")
+
+    waits = {(True, 3): ", 3 waiting", (True, 0): ", nothing waiting"}.get((has_broker, ready), "")
+    assert (found.status, found.message) == (
+        "degraded",
+        f"paused since 2026-11-20 12:00 UTC by ann; 3 under way{waits}; deadlines of its steps keep running",
+    )
+    assert found.action == "resume it with `submit queues resume tools`"
+
+
+def test_a_drained_worker_is_named_and_is_why_nobody_serves_its_queue() -> None:
+    drained = worker("t@one", "tools").model_copy(update={"state": "drained", "drained_by": "ann", "drained_since": AT})
+    seen = fleet(workers=[*WORKERS[:2], drained], queues={"tools": queue(ready=2, workers=0)})
+
+    workers, tools = check(facts(fleet=seen), "workers"), check(facts(fleet=seen), "queue tools")
+
+    assert (workers.status, workers.message) == ("ok", "3, of version 1.2.0; taking no work: t@one (drained, by ann)")
+    assert (tools.status, tools.message) == (
+        "failing",
+        "no worker serves queue 'tools', since t@one is drained by ann; 2 waiting",
+    )
+    assert tools.action == "let one take work again with `submit workers undrain t@one`"
 
 
 REDIS = [

@@ -189,17 +189,26 @@ def _check_choice(run_ids: tuple[str, ...], filters: Mapping[str, Any]) -> None:
 
 
 @runs.command()
-@run_id
-@click.argument("step")
-@click.argument("value", metavar="JSON")
+@click.argument("words", metavar="[ID] STEP JSON", nargs=-1)
+@filter_options
+@yes_option
 @author_option
 @json_option
-def signal(run_id: str, step: str, value: str, by: str, as_json: bool) -> int:
-    """Send a waiting step its value. A text needs no quotes where the schema of the step asks for one."""
+def signal(words: tuple[str, ...], yes: bool, by: str, as_json: bool, **filters: Any) -> int:
+    """Send a waiting step its value: of the run ID, or of all runs that the options leave and in which STEP waits.
+
+    A text needs no quotes where the schema of the step asks for one.
+    """
+    *run_ids, step, value = words if len(words) > 1 else ("", "", "")
+    if len(words) - 2 != (0 if any(filters.values()) else 1):
+        raise click.UsageError(
+            "give ID STEP JSON, or STEP JSON and choose the runs by --status, --kind, --search and --since"
+        )
     with connect_to_kept(workers=False, as_json=as_json) as connection:
         from cantata.surfaces.cli import run_commands
 
-        return run_commands.signal(connection, run_id, step, value, by)
+        chosen = run_ids or run_commands.choose_waiting(connection, step, filters, yes=yes)
+        return max((run_commands.signal(connection, each, step, value, by) for each in chosen), default=0)
 
 
 @runs.command()

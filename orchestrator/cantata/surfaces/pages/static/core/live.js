@@ -35,6 +35,7 @@ export function applyEvents(view, events) {
       need(changeStep(steps, event));
       if (event.type === "done" || event.type === "skipped") ended.add(event.step);
     }
+    if (event.type === "unserved") need("now"); // its queue may be paused, which the graph says
     if (event.type === "cancelling") run = { ...run, status: "cancelling" };
     if (run.status === "accepted" && event.type === "started") run = { ...run, status: "running" };
   }

@@ -39,8 +39,15 @@ export function Head({ view, refusal, now, connection, fault, reload, go, onSele
     <${Connection} connection=${connection} fault=${fault} />
     ${refusal && html`<p class="connection" role="status">Stopped: ${clip(refusal, 600)}</p>`}
     ${run.code_mixed && html`<p class="connection" role="status">Its steps ran with different versions of the code: ${clip(run.code_mixed, 400)}</p>`}
+    ${pausesOf(view).map(([queue, told]) => html`<p key=${queue} class="connection" role="status">Queue ${clip(queue, 60)} ${clip(told, 200)}: steps wait in it, and deadlines keep running.</p>`)}
     <${Ending} run=${run} view=${view} onSelect=${onSelect} />
   </div>`;
+}
+
+/** Return the paused queues in which steps wait now. */
+function pausesOf(view) {
+  const waiting = new Set([...view.steps.values()].filter((step) => step.state === "sent").map((step) => step.queue));
+  return Object.entries(view.paused ?? {}).filter(([queue]) => waiting.has(queue));
 }
 
 /** Return the labels that are not shown as links. */

@@ -7,8 +7,9 @@ import { RUN_STATUSES, ofRun } from "../core/states.js";
 import { count, plural } from "../core/format.js";
 import { useRuns } from "../listing.js";
 import { usePolled } from "../polling.js";
-import { urls } from "../settings.js";
+import { isInFlower, urls } from "../settings.js";
 import { useNow } from "../ticking.js";
+import { BulkAll } from "./bulk_all.js";
 import { BulkBar } from "./bulk_bar.js";
 import { Icon } from "./icons.js";
 import { RunRow } from "./row.js";
@@ -41,6 +42,7 @@ export function ListPage({ search, go }) {
   return html`<main id="main" class="list-page" tabindex="-1">
     <h1>Runs</h1>
     <${Filters} filter=${filter} change=${change} now=${now} />
+    ${!isInFlower && html`<${BulkAll} filter=${filter} onDone=${runs.fromTop} />`}
     <${BulkBar} runs=${runs.list.filter((run) => selected.has(run.run_id))} clear=${() => setSelected([])} onDone=${runs.fromTop} />
     <div class="list-news" aria-live="polite">
       ${runs.news > 0 && html`<button type="button" class="pill" onClick=${() => { scrollTo(0, 0); runs.fromTop(); }}>

@@ -1,0 +1,83 @@
+"""Decisions of operators in Redis: who decided first counts, a drain is of one process, and what cannot be read holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from cantata.engine.fleet import holds, load, registry
+from cantata.engine.fleet.holds import Drain
+from cantata.engine.fleet.registry import Worker
+from cantata.ledger.redis.keys import key_of
+
+
+@pytest.fixture(autouse=True)
+def empty(valkey: Redis) -> Iterator[None]:
+    valkey.flushdb()
+    yield
+    valkey.flushdb()
+
+
+def worker(name: str, *queues: str, **more: object) -> Worker:
+    usual = {"name": name, "queues": queues, "concurrency": 2, "pid": 1, "host": "h", "version": "1", "started_at": 5.0}
+    return Worker.model_validate({**usual, **more})
+
+
+def test_a_pause_keeps_who_decided_first_until_it_is_resumed(valkey: Redis) -> None:
+    first = holds.pause(valkey, "tools", "ann")
+
+    assert holds.pause(valkey, "tools", "bob") == first
+    assert first.by == "ann"
+    assert list(holds.paused(valkey)) == ["tools"]
+    assert valkey.ttl(key_of(valkey, holds.PAUSED_KEY)) == -1, "it does not expire"
+    assert holds.resume(valkey, "tools")
+    assert not holds.resume(valkey, "tools")
+    assert not holds.paused(valkey)
+
+
+def test_a_pause_that_cannot_be_read_is_a_pause_and_is_resumed(valkey: Redis) -> None:
+    valkey.hset(
+        key_of(valkey, holds.PAUSED_KEY),
+        mapping={"tools": "{broken", "agents": '{"queue": "agents", "since": 1, "later": 2}'},
+    )
+
+    found = holds.read(valkey, "t@h", pid=1, started_at=5.0).paused
+
+    assert list(found) == ["agents", "tools"]
+    assert "`submit queues resume tools`" in found["tools"].describe()
+    assert (found["agents"].since, found["agents"].unreadable) == (1, "")
+    assert holds.resume(valkey, "tools")
+
+
+def test_a_drain_is_of_one_process_and_goes_with_it(valkey: Redis) -> None:
+    asked = Drain(name="t@h", pid=1, started_at=5.0, since=9.0, by="ann")
+    holds.drain(valkey, asked)
+
+    assert holds.read(valkey, "t@h", pid=1, started_at=5.0).drain == asked
+    assert holds.read(valkey, "other@h", pid=1, started_at=5.0).drain is None
+    assert holds.read(valkey, "t@h", pid=1, started_at=6.0).drain is None, (
+        "a container that starts again may have the same pid"
+    )
+    assert not valkey.exists(key_of(valkey, holds.DRAINS_KEY)), "nobody else needs it"
+    holds.drain(valkey, asked)
+    registry.retire(valkey, "t@h")
+    assert not valkey.exists(key_of(valkey, holds.DRAINS_KEY))
+
+
+def test_a_drained_worker_counts_as_no_slots_and_a_paused_queue_as_no_work_to_scale_by(valkey: Redis) -> None:
+    registry.announce(valkey, worker("t@h", "tools"))
+    registry.announce(valkey, worker("u@h", "tools", "gpu", state="draining"))
+    holds.pause(valkey, "tools", "ann")
+    registry.publish_capacity(valkey)
+
+    found = load.queues(load.measure(valkey), {"tools": load.Waiting(7, 1.0), "gpu": load.Waiting(2)})
+
+    assert registry.published_slots(valkey) == {"tools": 2}
+    assert (found["tools"].ready, found["tools"].work, found["tools"].workers) == (7, 0, 1)
+    assert (found["gpu"].work, found["gpu"].workers, found["gpu"].paused) == (2, 0, None)
+    assert registry.warnings_for(valkey, ["gpu", "tools"], "1")[1].startswith(
+        "no worker serves queue 'gpu', since u@h is drained"
+    )
+    assert registry.warnings_for(valkey, ["tools"], "1")[0].startswith("queue 'tools' is paused since")
