@@ -200,7 +200,7 @@ class AsyncClient(_InThreads[Client]):
     submit_turn, submit_chain = accepting(Client.submit_turn), accepting(Client.submit_chain)
     submit_workflow, test_webhook = accepting(Client.submit_workflow), accepting(Client.test_webhook)
     run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
-    inbox, answer = in_thread(Client.inbox), in_thread(Client.answer)
+    inbox, answer, audit = in_thread(Client.inbox), in_thread(Client.answer), in_thread(Client.audit)
     runs, fleet_warnings, read_definitions = (
         in_thread(Client.runs),
         in_thread(Client.fleet_warnings),

@@ -11,7 +11,8 @@ from cantata.engine.fleet.registry import Worker
 from cantata.engine.fleet.sizes import Sizes
 from cantata.engine.limits.limiter import Limiter, PausedModel, paused_models
 from cantata.errors import UnavailableError
-from cantata.ledger.parked import ParkedStore
+from cantata.features.audit.audit import recorded
+from cantata.ledger.parked import Action, ParkedItem, ParkedStore
 
 
 class Fleet:
@@ -66,7 +67,16 @@ class Fleet:
 
     def resume_model(self, name: str) -> bool:
         """End the pause of a model, given by LiteLLM's name; return False if it is not paused."""
-        return Limiter(self._engine.ledger).resume(name)
+        with recorded(self._engine.ledger, "model.resume", target=name) as entry:
+            entry.was_done = Limiter(self._engine.ledger).resume(name)
+        return entry.was_done
+
+    def act_on_parked(self, item_id: str, action: Action, *, by: str = "") -> ParkedItem:
+        """Have a parked item tried again, or drop it, as the author `by`. Raises ConfigError for another id."""
+        with recorded(self._engine.ledger, f"parked.{action}", target=item_id, by=by) as entry:
+            item = self.parked.act(item_id, action, entry.actor.name, entry.actor.signature())
+            entry.detail = f"{item.duty} {item.item}"
+        return item
 
     @property
     def parked(self) -> ParkedStore:

@@ -41,6 +41,7 @@ COMMANDS = {
     "inbox": ("inbox", "List and answer the steps that wait for a person."),
     "logs": ("runs", "Show the log lines of a run, from workers and tools on all machines."),
     "schedules": ("schedules", "List, apply, create, pause and trigger schedules, which start runs by themselves."),
+    "audit": ("audit", "Show who cancelled, retried, signalled, answered, paused or changed something."),
     "parked": ("parked", "List what the sweep cannot handle and has parked, and have it tried again or drop it."),
     "models": ("models", "List models and their pauses, and end a pause."),
     "webhooks": ("webhooks", "List webhooks and alerts of a configuration, and send a test message."),
