@@ -12,6 +12,7 @@ from cantata.flows.events import (
     ModelFallback,
     QueueUnserved,
     ReplyDelta,
+    RunAccepted,
     RunCancelling,
     RunClosed,
     RunEvent,
@@ -256,10 +257,14 @@ class RunView:
 
 def _act_of(event: Action) -> str:
     """Return a line about somebody who acted on a run."""
-    did = {"accepted": "forked or retried", "closed": "cancelled", "cancelling": "cancelled"}.get(
-        event.type, event.type
-    )
-    return f"{did}{f' {event.step}' if event.step else ''} by {event.author}"
+    match event:
+        case RunAccepted():
+            did = f"forked from {event.forked_from}"
+        case RunClosed() | RunCancelling():
+            did = "cancelled"
+        case _:
+            did = " ".join(filter(None, [event.type, event.step]))
+    return f"{did} by {event.author}"
 
 
 def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:

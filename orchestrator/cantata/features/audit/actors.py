@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 
 from pydantic import Field
 
@@ -70,7 +69,6 @@ def one_line(text: str, most: int = MAX_NAME_CHARS) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 4 * most]).split())[:most]
 
 
-@cache
 def _user_at_host() -> str:
     try:
         user = getpass.getuser()
