@@ -161,15 +161,17 @@ def test_schedules_batches_sessions_and_memory_are_in_it(call: Caller) -> None:
     call("clerk", "POST", "/batches", {"name": "b", "chain": "adding"})
     for act in ("pause", "resume", "cancel"):
         call("clerk", "POST", f"/batches/b/{act}")
+    call("boss", "POST", "/turns?wait=40", {"text": "hello", "agent": "echo", "session": "talk"})
+    call("boss", "DELETE", "/sessions/talk")
     call("boss", "PUT", "/memory/notes/a%2Fb", {"value": 1})
     call("boss", "DELETE", "/memory/notes/a%2Fb")
 
-    found = call.entries("boss", most=12)
+    found = call.entries("boss", most=13)
     assert [(each["action"], each["target"], each["by"]) for each in reversed(found)] == [
         *((f"schedule.{verb}", "nightly", "clerk")
           for verb in ("create", "change", "pause", "resume", "trigger", "backfill", "delete")),
         *((f"batch.{verb}", "b", "clerk") for verb in ("pause", "resume", "cancel")),
-        ("memory.store", "notes/a/b", "boss"), ("memory.delete", "notes/a/b", "boss"),
+        ("session.clear", "talk", "boss"), ("memory.store", "notes/a/b", "boss"), ("memory.delete", "notes/a/b", "boss"),
     ]  # fmt: skip
     details = {each["action"]: each["detail"] for each in found}
     assert details["schedule.pause"] == "holidays"

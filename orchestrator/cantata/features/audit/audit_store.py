@@ -195,7 +195,9 @@ class AuditStore:
         redis, key = self._ledger.redis, f"{self._prefix}:streams"
         return cast(
             "list[tuple[str, float]]",
-            self._ledger.with_retries(lambda: redis.zrevrangebyscore(key, "+inf", int(oldest * 1000), withscores=True)),
+            self._ledger.with_retries(
+                lambda: redis.zrange(key, "+inf", int(oldest * 1000), desc=True, byscore=True, withscores=True)
+            ),
         )
 
     def _read(self, names: Sequence[str], start: str, end: str, most: int) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -189,6 +190,15 @@ def test_a_repeated_call_writes_one_entry(ledger: Ledger) -> None:
 
     assert first == again
     assert len(_stored(ledger, "done:acme")) == 1
+
+
+def test_an_action_whose_replies_are_lost_has_one_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped = itertools.cycle((True, False))
+    monkeypatch.setattr("cantata.operation.fault_points.at", lambda point: point == "append-replied" and next(dropped))
+    act(ledger)
+
+    (found,) = entries(ledger)
+    assert found.outcome == "done"
 
 
 def test_an_entry_of_another_version_is_read_and_one_that_cannot_be_read_costs_no_other(ledger: Ledger) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -122,6 +126,28 @@ def test_operators_acts_on_the_fleet_are_in_it(ledger: Ledger, client: Client) -
     (act,) = acts(client)
     assert (act.type, act.by, act.via, act.verified) == ("unparked", "ann", "cli", False)
     client.run("run").cancel()
+
+
+@pytest.mark.slow("the command is a process of its own, which imports all")
+def test_a_command_that_is_killed_before_it_knows_leaves_an_entry_that_says_so(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTATA_BROKER_URL", "none")
+    with Client(client.redis_url) as own:
+        run_id = own.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"}).run_id
+        own.run(run_id).cancel()
+    killed = subprocess.run(
+        [sys.executable, "-m", "cantata.surfaces.cli", "runs", "retry", run_id, "--detach"],
+        env={**os.environ, "CANTATA_FAULT": "fork-replied:1:kill"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (begun,) = entries("--action", "run.retry")
+    assert begun.items() >= {"outcome": "begun", "run_id": run_id, **CLAIM}.items()
+    run("runs", "retry", run_id, "--detach", "--again")
+    assert [entry["outcome"] for entry in entries("--action", "run.retry")] == ["done", "begun"]
+    for summary in client.of(None).newest(None):
+        client.run(summary.run_id).cancel()
 
 
 def test_options_filter_and_wrong_ones_are_refused(ledger: Ledger) -> None:
