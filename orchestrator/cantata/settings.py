@@ -152,6 +152,25 @@ class Settings(Value):
         repr=False,
         description="the secret of the signatures of webhooks that name no other variable; of the agents workers",
     )
+    access_log: bool = Field(
+        default=False,
+        alias="CANTATA_ACCESS_LOG",
+        description="1: the gateway logs each request in a line on standard error, whatever CANTATA_LOG_LEVEL is",
+    )
+    audit_days: float = Field(
+        default=30.0,
+        gt=0,
+        le=3660,
+        alias="CANTATA_AUDIT_DAYS",
+        description="days that entries of the audit log are kept; the same for all processes of an installation",
+    )
+    audit_entries: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        alias="CANTATA_AUDIT_ENTRIES",
+        description="entries of the audit log that each tenant has at most, the newest; likewise",
+    )
     metrics_port: int | None = Field(
         default=None,
         ge=0,

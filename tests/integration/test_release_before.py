@@ -13,8 +13,11 @@ import pytest
 from redis import Redis
 
 from cantata.client.client import Client
+from cantata.flows.events import Action, RunClosed
 from cantata.flows.wire import ChainResponse
+from cantata.ledger.ledger import Ledger
 from tests import release_before
+from tests.integration.state.play import Play, wait
 
 CONFIG = """
 version: 1
@@ -44,6 +47,17 @@ WORKERS = {"before": "cantata.workers", "now": "cantata_workers"}
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release_before.unpack(tmp_path_factory.mktemp("before"))
+
+
+READ = """
+import sys
+from cantata import Client
+with Client() as client:
+    for run_id in sys.argv[1:]:
+        print([event.type for event in client.run(run_id).log(timeout_s=0)])
+    client.run(sys.argv[1]).signal("ask", True)
+    client.run(sys.argv[2]).cancel()
+"""
 
 
 @contextmanager
@@ -94,3 +108,27 @@ def test_runs_of_one_release_are_executed_by_the_other(
 
     assert isinstance(result, ChainResponse)
     assert (result.error, result.final_output) == (None, "tea is hot")
+
+
+def test_each_release_reads_the_events_of_the_other_with_and_without_an_author(
+    ledger: Ledger, before: Path, tmp_path: Path
+) -> None:
+    url = f"unix://{ledger.redis.connection_pool.connection_kwargs['path']}"
+    ended, open_one = Play(ledger, "ended"), Play(ledger, "open")
+    for play in (ended, open_one):
+        play.plan(wait("first"), wait("ask"))
+    with Client(url) as client:
+        client.run("ended").signal("first", 1, by="ann")
+        client.run("open").signal("first", 1)
+
+        environment = {**os.environ, "REDIS_URL": url, "PYTHONPATH": str(before)}
+        command = [sys.executable, "-P", "-c", READ, "ended", "open"]
+        read = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        by_before = [event for event in client.run("ended").log(timeout_s=0) if isinstance(event, Action)]
+        closed = [*client.run("open").log(timeout_s=0)][-1]
+
+    assert read.returncode == 0, read.stderr
+    assert read.stdout.count("'signal', 'done'") == 2
+    assert [event.author for event in by_before if event.type == "signal"] == ["ann (claimed)", ""]
+    assert isinstance(closed, RunClosed)
+    assert (closed.status, closed.by, closed.verified) == ("cancelled", "", None)

@@ -201,6 +201,7 @@ class AsyncClient(_InThreads[Client]):
     submit_workflow, test_webhook = accepting(Client.submit_workflow), accepting(Client.test_webhook)
     run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
     inbox, answer, tenants = in_thread(Client.inbox), in_thread(Client.answer), in_thread(Client.tenants)
+    audit = in_thread(Client.audit)
     runs, fleet_warnings, read_definitions = (
         in_thread(Client.runs),
         in_thread(Client.fleet_warnings),

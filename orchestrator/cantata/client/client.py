@@ -22,6 +22,7 @@ from cantata.engine.publisher import TASKS, NoPublisher, Publisher
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_turn, workflow_request
 from cantata.engine.start import choose_start_queue
 from cantata.errors import ConfigError
+from cantata.features.audit.audit_store import AuditEntry, AuditFilter, AuditStore
 from cantata.features.batches.batch_feed import BatchFeed
 from cantata.features.batches.batch_store import BatchMode
 from cantata.features.batches.batches import Batches, batch_target
@@ -391,7 +392,30 @@ class Client:
             ConfigError: The value does not fit the `answer_schema` of the step (`bad_answer`, with each field that is wrong).
         """
         run_id, step = split_id(item_id)
-        return self.of(tenant).signal(run_id, step, value, by=by, groups=groups)
+        return self.of(tenant).signal(run_id, step, value, by=by, groups=groups, action="inbox.answer")
+
+    def audit(
+        self,
+        *,
+        tenant: str | None = None,
+        since: float | None = None,
+        by: str = "",
+        action: str = "",
+        run_id: str = "",
+        most: int = 100,
+    ) -> list[AuditEntry]:
+        """Return the newest entries of the audit log, newest first, at most `most`: who acted on runs, schedules, batches and the fleet.
+
+        Args:
+            tenant: Only those about this tenant; "" for those about none and about the fleet, None for all.
+            since: Only those since then, seconds since 1970.
+            by: Only those of this token, or `user@host`.
+            action: Only those of this action, such as `run.cancel`, or of all that begin so, such as `run`.
+            run_id: Only those about this run.
+            most: How many.
+        """
+        wanted = AuditFilter(tenant, since, by, action, run_id)
+        return [*itertools.islice(AuditStore(self.ledger).iterate(wanted), most)]
 
     @property
     def sessions(self) -> Sessions:

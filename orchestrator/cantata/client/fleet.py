@@ -17,7 +17,8 @@ from cantata.engine.publisher import COORDINATOR, TASKS
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows import webhooks
 from cantata.flows.definitions import Definitions
-from cantata.ledger.parked import ParkedStore
+from cantata.features.audit.audit import recorded
+from cantata.ledger.parked import Action, ParkedItem, ParkedStore
 from cantata.ledger.redis import clock
 from cantata.text.suggestions import did_you_mean, hint, nearest
 
@@ -164,7 +165,16 @@ class Fleet:
 
     def resume_model(self, name: str) -> bool:
         """End the pause of a model, given by LiteLLM's name; return False if it is not paused."""
-        return Limiter(self._engine.ledger).resume(name)
+        with recorded(self._engine.ledger, "model.resume", target=name) as entry:
+            entry.was_done = Limiter(self._engine.ledger).resume(name)
+        return entry.was_done
+
+    def act_on_parked(self, item_id: str, action: Action, *, by: str = "") -> ParkedItem:
+        """Have a parked item tried again, or drop it, as the author `by`. Raises ConfigError for another id."""
+        with recorded(self._engine.ledger, f"parked.{action}", target=item_id, by=by) as entry:
+            item = self.parked.act(item_id, action, entry.actor.name, entry.actor.signature())
+            entry.detail = f"{item.duty} {item.item}"
+        return item
 
     @property
     def parked(self) -> ParkedStore:

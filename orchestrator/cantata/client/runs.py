@@ -6,12 +6,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
+from typing import Literal
 
 from cantata import __version__, bounds
 from cantata.client import queries, run_export
 from cantata.client.view import RunView
 from cantata.engine.engine import Engine
-from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+from cantata.errors import CantataError, ConfigError, StoredDataError, UnavailableError, UnknownRunError
+from cantata.features.audit.audit import owner_of, recorded
 from cantata.features.inbox.answers import check_answer
 from cantata.flows.events import RunEvent, RunWarning
 from cantata.flows.graph import START
@@ -27,6 +29,9 @@ from cantata.operation import traces
 from cantata.operation.logs.lines import LogLine
 from cantata.text.suggestions import hint, nearest
 from cantata.values import JsonValue, stored
+
+SignalAction = Literal["run.signal", "inbox.answer"]
+"""An action of the audit log that is a signal."""
 
 MAX_COMPARED = 1000  # ids of steps that a misspelt one is compared with
 MAX_LISTED = 10  # of the waiting steps that a message names
@@ -113,18 +118,40 @@ class Run:
 
         The status is `cancelling` while workflows in Python clean up: their code gets `asyncio.CancelledError`.
         """
-        status = self._engine.ledger.runs.cancel(self.run_id)
+        runs = self._engine.ledger.runs
+        with recorded(
+            self._engine.ledger, "run.cancel", tenant=owner_of(self._engine.ledger, self.run_id), run_id=self.run_id
+        ) as entry:
+            before = self._status_if_readable()
+            status = runs.cancel(self.run_id, by=entry.actor.signature())
+            entry.detail = f"the run is {status}"
+            entry.was_done = before not in (*RUN_OVER, "cancelling")
         self._end_trace()
         return status
 
-    def signal(self, step_id: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None) -> str:
+    def _status_if_readable(self) -> RunStatus | None:
+        try:
+            return self.status()
+        except (UnknownRunError, StoredDataError, ValueError):  # to cancel it is how it is removed
+            return None
+
+    def signal(
+        self,
+        step_id: str,
+        value: JsonValue,
+        *,
+        by: str = "",
+        groups: Collection[str] | None = None,
+        action: SignalAction = "run.signal",
+    ) -> str:
         """Send a waiting step its value.
 
         Args:
             step_id: The step's id, or the end of it, as its file has it: 'ask' for 'flow/ask'.
             value: The step's output.
-            by: The author, who is recorded.
+            by: The author, who is recorded; whoever runs this program if empty.
             groups: The author's names, groups and scopes, one of which a wait with `who` must list; None may answer all.
+            action: The name of the action in the audit log.
 
         Returns:
             'taken'; 'kept' until the step waits; 'over' if it has a value; 'closed' if the run is over; 'unclear' if several steps
@@ -151,15 +178,22 @@ class Run:
                 if size > SMALL_SIGNAL_BYTES:
                     raise
                 refusal = error
+            owner = tenant if limits.quotas else owner_of(self._engine.ledger, self.run_id)
+            entry = stack.enter_context(
+                recorded(self._engine.ledger, action, tenant=owner, run_id=self.run_id, target=step_id, by=by)
+            )
             answer, ready = self._engine.ledger.steps.signal(
                 self.run_id,
                 step_id,
                 value,
                 max_kept=0 if refusal else EARLY_SIGNALS,
                 by=by,
+                author=entry.actor.signature(),
                 groups=groups,
                 check=partial(self._check_answer, value, groups),
             )
+            entry.detail, entry.was_done = f"the signal is {answer}", answer in ("taken", "kept")
+            entry.refusal = "the step is for others to answer" if answer == "not_allowed" else ""
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":

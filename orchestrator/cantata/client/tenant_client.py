@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, TypeVar
 
-from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, Run, TurnRun, WebhookRun
+from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, Run, SignalAction, TurnRun, WebhookRun
 from cantata.engine.engine import Engine
 from cantata.engine.limits import daily_costs
 from cantata.engine.limits.daily_costs import DayCost
 from cantata.errors import ConfigError, StoredDataError, UnknownRunError
+from cantata.features.audit.audit import RecordedAction, record_refusal, recorded
+from cantata.features.audit.audit_store import AuditFilter, AuditPage, AuditStore
 from cantata.features.batches.batches import Batches
 from cantata.features.forks import forking
 from cantata.features.forks.forking import fork
@@ -205,11 +208,18 @@ class TenantClient:
         return inbox.find(self.engine.ledger, run_id, step)
 
     def signal(
-        self, run_id: str, step: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None
+        self,
+        run_id: str,
+        step: str,
+        value: JsonValue,
+        *,
+        by: str = "",
+        groups: Collection[str] | None = None,
+        action: SignalAction = "run.signal",
     ) -> SignalAnswer:
         """Signal a waiting step; the signal of a step that does not wait yet is kept. Arguments and errors as in `Run.signal`."""
         run = self.find(run_id)
-        outcome = run.signal(step, value, by=by, groups=groups)
+        outcome = run.signal(step, value, by=by, groups=groups, action=action)
         near = ""
         if (
             outcome == "kept"
@@ -223,6 +233,28 @@ class TenantClient:
             )
             near = f": {', '.join(map(repr, matching))}"
         return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
+
+    def audit(
+        self,
+        *,
+        since: float | None = None,
+        by: str = "",
+        action: str = "",
+        run_id: str = "",
+        before: str | None = None,
+        limit: int = 50,
+    ) -> AuditPage:
+        """Return a page of the audit log, newest first; `before` is the `next` of the previous page. Arguments as in `Client.audit`."""
+        wanted = AuditFilter(self.tenant, since, by, action, run_id)
+        return AuditStore(self.engine.ledger).find_page(wanted, before=before, most=limit)
+
+    def record(self, action: str, target: str) -> AbstractContextManager[RecordedAction]:
+        """Record an action of the block on something of the tenant, such as a session, in the audit log."""
+        return recorded(self.engine.ledger, action, tenant=self.tenant or "", target=target)
+
+    def record_refusal(self, action: str, reason: str, *, run_id: str = "", target: str = "") -> None:
+        """Record in the audit log that an action was refused, since whoever asked for it lacks the right."""
+        record_refusal(self.engine.ledger, action, reason, tenant=self.tenant or "", run_id=run_id, target=target)
 
     @property
     def sessions(self) -> Sessions:

@@ -8,9 +8,11 @@ from typing import Literal, cast
 
 from cantata.flows.chains.step_ids import ADVANCE, END, GATHER, ancestors, maps_above
 from cantata.flows.events import (
+    Action,
     ModelFallback,
     QueueUnserved,
     ReplyDelta,
+    RunAccepted,
     RunCancelling,
     RunClosed,
     RunEvent,
@@ -27,6 +29,7 @@ from cantata.values import JsonValue, Usage
 ViewState = StepState | Literal["expanded", "timed_out", "stopped"]
 VIEW_OVER: frozenset[ViewState] = frozenset({"done", "failed", "skipped", "timed_out", "stopped"})
 
+MAX_ACTS = 10
 MAX_REPLY = 400
 """Characters of a reply that are kept while it comes."""
 
@@ -160,6 +163,8 @@ class RunView:
     seq: int = 0
     """The offset of the last event."""
     warnings: tuple[str, ...] = ()
+    acts: tuple[str, ...] = ()
+    """Lines about people and programs that acted on the run; the last MAX_ACTS."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """The reason why a step cannot go on, until it does: its workers refuse it, or none serves its queue."""
 
@@ -235,17 +240,31 @@ class RunView:
                 blocked = {**blocked, step: event.explanation}
             case RunEvent(is_warning=True) if event.explanation not in warnings:
                 warnings = (*warnings, event.explanation)
+        acts = (*self.acts, _act_of(event))[-MAX_ACTS:] if isinstance(event, Action) and event.by else self.acts
         began_ms, at_ms = self.began_ms or event.at_ms, max(self.at_ms, event.at_ms)
         return replace(
             self,
             status=status,
             state=state,
             warnings=warnings,
+            acts=acts,
             blocked=blocked,
             seq=event.seq,
             began_ms=began_ms,
             at_ms=at_ms,
         )
+
+
+def _act_of(event: Action) -> str:
+    """Return a line about somebody who acted on a run."""
+    match event:
+        case RunAccepted():
+            did = f"forked from {event.forked_from}"
+        case RunClosed() | RunCancelling():
+            did = "cancelled"
+        case _:
+            did = " ".join(filter(None, [event.type, event.step]))
+    return f"{did} by {event.author}"
 
 
 def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:

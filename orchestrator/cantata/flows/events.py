@@ -44,7 +44,7 @@ class RunEvent(Value):
     explained_by: ClassVar[str] = ""
     """The field with the reason for people; empty if the event has none."""
     line: ClassVar[str] = ""
-    """The event in a line for people: a template of its fields, `reason` and `signal`; empty if it is not worth one."""
+    """The event in a line for people: a template of its fields, `reason`, `signal` and `author`; empty if it is not worth one."""
 
     @property
     def explanation(self) -> str:
@@ -82,11 +82,27 @@ class Notice(RunEvent):
     explained_by = "message"
 
 
-class RunAccepted(RunEvent):
-    """The run was accepted: it is durable from here on."""
+class Action(RunEvent):
+    """An event that somebody may have caused, who is named then."""
+
+    by: str = Field("", description="who did it, if that is known: the name of a token, or `user@host`")
+    via: str = Field("", description="the way: http, cli, python or flower")
+    verified: bool | None = Field(
+        None,
+        description="whether a token or password proves the name; false: it is a claim; null: an older version did not say",
+    )
+
+    @property
+    def author(self) -> str:
+        """Return who did it, for people; empty if that is not known. A name that nothing proves is marked as a claim."""
+        return f"{self.by} (claimed)" if self.by and self.verified is False else self.by
+
+
+class RunAccepted(Action):
+    """The run was accepted: it is durable from here on. One that forks or retries another names who did it."""
 
     type: Literal["accepted"] = "accepted"
-    line = "accepted {run_id}"
+    line = "accepted {run_id}{author}"
     forked_from: str | None = Field(None, description="the run it was forked from")
 
 
@@ -275,12 +291,11 @@ class SleepBegan(RunEvent):
         return f"sleeps until {ends_at:%Y-%m-%d %H:%M:%S}"
 
 
-class SignalReceived(RunEvent):
+class SignalReceived(Action):
     """The step has its signal."""
 
     type: Literal["signal"] = "signal"
-    by: str = Field("", description="its author, if one is known")
-    line = "signal {step}"
+    line = "signal {step}{author}"
 
 
 class ReplyDelta(RunEvent):
@@ -332,22 +347,21 @@ class ItemParked(Notice):
     line = "parked {step}: {reason}"
 
 
-class ItemUnparked(RunEvent):
+class ItemUnparked(Action):
     """An operator decided about something of the run that was parked."""
 
     type: Literal["unparked"] = "unparked"
     duty: str = Field("", description="as in the event `parked`")
     action: str = Field("", description="retry: the sweep handles it again; drop: it never does")
-    by: str = Field("", description="who decided")
-    line = "unparked {step}: {action} by {by}"
+    line = "unparked {step}: {action}{author}"
 
 
-class RunCancelling(RunEvent):
+class RunCancelling(Action):
     """The run is cancelled, and its workflows in Python clean up."""
 
     type: Literal["cancelling"] = "cancelling"
     until_ms: int = Field(0, description="when it ends at the latest, Redis's clock, ms since 1970")
-    line = "cancelling: workflows clean up"
+    line = "cancelling{author}: workflows clean up"
 
 
 class WebhookCreated(RunEvent):
@@ -359,8 +373,8 @@ class WebhookCreated(RunEvent):
     line = "webhook on {on}: {to}"
 
 
-class RunClosed(RunEvent):
-    """The run is over."""
+class RunClosed(Action):
+    """The run is over. One that was cancelled names who did it, unless an event `cancelling` before it does."""
 
     type: Literal["closed"] = "closed"
     status: RunStatus = Field("failed", description="how it ended")

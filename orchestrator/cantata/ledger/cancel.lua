@@ -1,6 +1,6 @@
 -- Ends a run. If it is cancelled while workflows in Python are under way, these clean up first (cancelling.lua). A run that cannot be ended is deleted.
--- ARGV: run, status, error (JSON), 1 to end it even if what an earlier call left of it cannot be done. Replies its status after that, or false if there is
--- no such run.
+-- ARGV: run, status, error (JSON), 1 to end it even if what an earlier call left of it cannot be done, who cancels it (JSON: {by, via, verified}) or
+-- nothing. Replies its status after that, or false if there is no such run.
 local ENDED = {succeeded = true, failed = true, cancelled = true, timed_out = true, exhausted = true}
 
 local was_open -- before this call
@@ -14,10 +14,10 @@ local function cancel()
   if unfinished and ARGV[4] ~= '1' then return {'unfinished'} end
   if cancelling then return 'cancelling' end
   if status == 'running' and ARGV[2] == 'cancelled' and not unfinished and meta('has_workflow') then
-    follow('find_advances', '0', {}, ARGV[3])
+    follow('find_advances', '0', {}, ARGV[3], ARGV[5] or '')
     take_ready(0)
   else
-    close(ARGV[2], ARGV[3])
+    close(ARGV[2], ARGV[3], ARGV[5])
   end
   write_changes()
   return unfinished and {'unfinished'} or OPEN[status] and cancelling and 'cancelling' or status

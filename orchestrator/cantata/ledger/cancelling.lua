@@ -14,8 +14,9 @@ local function scan_open(cursor)
   return next_cursor, found
 end
 
--- Looks for the open advances, {root: [step, its grace (s)]}; ends the run at once if no workflow's code has begun.
-function WORK.find_advances(cursor, advances, error_json)
+-- Looks for the open advances, {root: [step, its grace (s)]}; ends the run at once if no workflow's code has begun. `by`: who cancels it (JSON), or '';
+-- an older version left none.
+function WORK.find_advances(cursor, advances, error_json, by)
   local next_cursor, open = scan_open(cursor)
   local ids = {}
   for i, s in ipairs(open) do ids[i] = s.id end
@@ -24,7 +25,7 @@ function WORK.find_advances(cursor, advances, error_json)
     local spec = spec_of(id)
     if spec.kind == 'workflow.advance' and spec.params.root then advances[spec.params.root] = {id, spec.params.grace_s or GRACE_S} end
   end
-  if next_cursor ~= '0' then return follow('find_advances', next_cursor, advances, error_json) end
+  if next_cursor ~= '0' then return follow('find_advances', next_cursor, advances, error_json, by or '') end
   local outermost, grace_s = {}, 0
   for root, advance in pairs(advances) do
     local is_outermost = true
@@ -34,13 +35,14 @@ function WORK.find_advances(cursor, advances, error_json)
       grace_s = math.max(grace_s, advance[2])
     end
   end
-  if grace_s == 0 then return close('cancelled', error_json) end
+  if grace_s == 0 then return close('cancelled', error_json, by) end
   cancelling = error_json
   local ends_at = string.format('%d', math.min(now + grace_s * 1000, time_left and now + time_left or tonumber(meta('deadline_at'))))
   redis.call('HSET', R, 'cancelling', cancelling, 'deadline_at', ends_at)
   redis.call('HDEL', R, 'time_left')
   redis.call('ZADD', S .. ':due', ends_at, 'deadline|' .. run .. '|')
-  event('cancelling', nil, nil, nil, cjson.encode({until_ms = tonumber(ends_at)}))
+  local author = #(by or '') > 2 and ',' .. string.sub(by, 2) or '}'
+  event('cancelling', nil, nil, nil, '{"until_ms":' .. ends_at .. author)
   follow('stop_others', '0', outermost)
 end
 

@@ -489,7 +489,8 @@ local function forget_work()
 end
 
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
-local function close(outcome, error_json)
+-- `by`: who cancelled the run (JSON), if somebody did.
+local function close(outcome, error_json, by)
   write_changes()
   if cancelling and outcome ~= 'exhausted' then outcome, error_json = 'cancelled', cancelling end
   redis.call('HSET', R, 'status', outcome, 'closed_at', now, 'error', error_json or '')
@@ -515,7 +516,8 @@ local function close(outcome, error_json)
   count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
   if kind_of_run == 'batch' and outcome == 'cancelled' then attempt('the cancellation of its batch', cancel_provider_batch) end
   attempt('the message to its webhooks', notify, NOT_FAILED[outcome] and {'end'} or {'end', 'failure'})
-  event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
+  local author = #(by or '') > 2 and ',' .. string.sub(by, 2) or '}'
+  event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. author)
   redis.call('XADD', R .. ':closed', '0-1', 'status', outcome)
   compact(R .. ':log')
   compact(R .. ':closed')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, cast
@@ -14,11 +14,12 @@ from redis import Redis
 
 from cantata import __version__
 from cantata.errors import ConfigError
+from cantata.ledger.encoding import to_json
 from cantata.ledger.redis.keys import SHARDS, shard_key
 from cantata.ledger.redis.pieces import ask_shards, scan
 from cantata.ledger.redis.records import readable
 from cantata.ledger.scripts import ScriptCaller
-from cantata.values import Unreadable, Value
+from cantata.values import JsonValue, Unreadable, Value
 
 log = structlog.get_logger(__name__)
 
@@ -95,11 +96,15 @@ class ParkedStore:
                 found.append(item)
         return sorted(found, key=lambda item: item.since)
 
-    def act(self, item_id: str, action: Action, by: str) -> ParkedItem:
-        """Have a parked item tried again, or drop it; an event of its run, and a log line, record it. Raises ConfigError for another id."""
+    def act(self, item_id: str, action: Action, by: str, author: Mapping[str, JsonValue] | None = None) -> ParkedItem:
+        """Have a parked item tried again, or drop it; an event of its run, and a log line, record it, with the fields of `author`.
+
+        Raises ConfigError for another id.
+        """
         for place, text in self._entries(int(shard) if (shard := item_id.partition("-")[0]).isdigit() else -1):
             if place.id == item_id and (item := _item(place, text)):
-                self._caller.call_shard("ledger/unpark", place.shard, place.field, action, by)
+                detail = to_json({"by": by, **(author or {})})
+                self._caller.call_shard("ledger/unpark", place.shard, place.field, action, by, detail)
                 log.info("parked_item_changed", action=action, by=by, duty=item.duty, item=item.item, error=item.error)
                 return item
         raise ConfigError(f"no parked item has the id {item_id!r}; `submit parked list` lists them", source="parked")

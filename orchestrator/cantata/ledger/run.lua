@@ -34,6 +34,7 @@
 --   S:costs:<day>
 --               hash  tenant -> cost (USD) of its model calls that ended on      expires after a month
 --                     that day, in days since 1970, UTC
+--   S:audit:*   streams of the audit log and their index, of one shard only (audit/append.lua)   expire after CANTATA_AUDIT_DAYS without another entry
 --   S:sessions  zset  session -> when a turn of it was last accepted (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
 --               zset  the same, of one tenant                                  likewise

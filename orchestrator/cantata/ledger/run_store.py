@@ -203,18 +203,25 @@ class RunStore:
         """Return whether a run was accepted and is kept."""
         return bool(self._caller.with_retries(lambda: self._redis.exists(run_key(self._redis, run_id))))
 
-    def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
+    def cancel(
+        self,
+        run_id: str,
+        *,
+        status: RunStatus = "cancelled",
+        error: ErrorInfo | None = None,
+        by: Mapping[str, JsonValue] | None = None,
+    ) -> RunStatus:
         """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError.
 
         One that cannot be ended, since its record cannot be read, is deleted.
-        If workflows in Python clean up first, that is `cancelling`.
+        If workflows in Python clean up first, that is `cancelling`. `by` says who cancels it, for its events.
         """
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
-        call = (run_id, status, to_json({"error": error.model_dump()}))
+        call, author = (run_id, status, to_json({"error": error.model_dump()})), to_json(dict(by or {}))
         try:
-            answer = self._caller.call("ledger/cancel", *call)
+            answer = self._caller.call("ledger/cancel", *call, "", author)
         except ResponseError:  # what an earlier call left of the run cannot be done
-            answer = self._caller.call("ledger/cancel", *call, "1")
+            answer = self._caller.call("ledger/cancel", *call, "1", author)
         if answer is None:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
@@ -239,15 +246,16 @@ class RunStore:
         """Append lines to the log of a run, and drop the oldest beyond these bounds; nothing happens if the run is gone."""
         self._caller.call("ledger/append_log", run_id, most, most_bytes, *lines)
 
-    def cancel_all(self, run_ids: Sequence[str]) -> None:
-        """Cancel runs; unknown and ended ones do not change."""
+    def cancel_all(self, run_ids: Sequence[str], *, by: Mapping[str, JsonValue] | None = None) -> None:
+        """Cancel runs; unknown and ended ones do not change. `by` says who cancels them."""
         error = to_json({"error": ErrorInfo(code="cancelled", message="the run was cancelled").model_dump()})
+        author = to_json(dict(by or {}))
         try:
-            self._caller.call_runs("ledger/cancel", [(run_id, "cancelled", error) for run_id in run_ids])
+            self._caller.call_runs("ledger/cancel", [(run_id, "cancelled", error, "", author) for run_id in run_ids])
         except ResponseError:  # of one of them
             for run_id in run_ids:
                 with suppress(UnknownRunError):
-                    self.cancel(run_id)
+                    self.cancel(run_id, by=by)
 
 
 def _offer(

@@ -30,6 +30,7 @@ CONFIRMED = frozenset(
         "ledger/commit",
         "forks/fork",
         "ledger/signal",
+        "audit/append",
         "batches/open",
         "batches/record",
         "batches/change",
@@ -46,8 +47,8 @@ Calls = Sequence[tuple[int, tuple[str | float, ...]]]
 """Shards, each with the arguments of a script."""
 
 _FOLDERS = (
-    "ledger", "ledger/runs", "engine/fleet", "engine/limits", "features/batches", "features/forks", "features/inbox", "features/memory",
-    "features/schedules", "features/sessions",
+    "ledger", "ledger/runs", "engine/fleet", "engine/limits", "features/audit", "features/batches", "features/forks", "features/inbox",
+    "features/memory", "features/schedules", "features/sessions",
 )  # fmt: skip
 TEXTS = {
     f"{folder.rpartition('/')[2]}/{file.name.removesuffix('.lua')}": file.read_text()

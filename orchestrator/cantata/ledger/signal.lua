@@ -4,7 +4,7 @@
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, key: KEY_LENGTH characters of its own, so that a call which is repeated after a lost
 -- reply counts once, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name,
--- by?: its author, groups?: those for which it may answer, checked?: the step whose conditions
+-- by?: its author, author?: how the event names who sent it, {by, via, verified}, groups?: those for which it may answer, checked?: the step whose conditions
 -- (answer_schema, who) were checked, met?: they are known, and it meets them}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
 -- Replies {result, sends, 1 if something is left to do}: taken, kept, over, closed, unknown, unclear, full; {search, number of steps}: no step has this id, or steps were added since;
@@ -75,7 +75,7 @@ if options and (options.answer_schema or options.who) and signal.checked ~= id t
 end
 if not s and not is_python and signal.checked ~= id then return {'check', {id, '', '{}'}} end
 local by = signal.by ~= '' and signal.by or nil
-local received = by and cjson.encode({by = by})
+local received = signal.author and cjson.encode(signal.author) or by and cjson.encode({by = by})
 if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   event('signal', id, nil, nil, received)
   end_wait(s, value, by)

@@ -226,6 +226,7 @@ class StepStore:
         *,
         max_kept: int = EARLY_SIGNALS,
         by: str = "",
+        author: Mapping[str, JsonValue] | None = None,
         groups: Collection[str] | None = None,
         check: SignalCheck | None = None,
     ) -> tuple[str, tuple[Ready, ...]]:
@@ -236,6 +237,7 @@ class StepStore:
         Args:
             max_kept: How many signals the run keeps at most for steps that do not wait yet.
             by: The author of the value.
+            author: The fields by which the event names who sent it.
             groups: Those for which the author may answer; None for all.
             check: Called before a step with conditions, or an unknown one, gets the value; a refusal is returned instead of 'taken'.
         """
@@ -247,6 +249,7 @@ class StepStore:
             "max_kept": max_kept,
             "max_bytes": EARLY_SIGNAL_BYTES,
             "by": " ".join(by.split()),
+            **({"author": dict(author)} if author else {}),
             **({} if groups is None else {"groups": [*groups]}),
         }
         word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)

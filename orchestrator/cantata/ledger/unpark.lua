@@ -1,4 +1,4 @@
--- Has a parked item tried again, or drops it. ARGV: duty|item, retry or drop, who does it (for the event of its run).
+-- Has a parked item tried again, or drops it. ARGV: duty|item, retry or drop, who does it, and as the event of its run says it (JSON: {by, via, verified}).
 -- Replies 1, or 0 if it is not parked.
 local key = S .. ':parked'
 local text = redis.call('HGET', key, ARGV[1])
@@ -15,5 +15,7 @@ elseif duty == 'clearing' then -- it may expire all the same
 elseif duty == 'schedules' then
   redis.call('HSET', schedule_key(item), 'paused', 1, 'pause_note', 'dropped by ' .. ARGV[3] .. ' after the sweep could not handle it')
 end
-pcall(event_of_item, duty, item, 'unparked', {duty = duty, action = ARGV[2], by = ARGV[3]})
+local detail = cjson.decode(ARGV[4])
+detail.duty, detail.action = duty, ARGV[2]
+pcall(event_of_item, duty, item, 'unparked', detail)
 return 1

@@ -379,6 +379,23 @@ def test_every_path_of_flower_needs_its_login(deployment: Deployment) -> None:
         assert http.get("/healthcheck").text == "OK"
 
 
+def test_an_account_with_a_password_is_named_in_the_audit_log_and_without_accounts_nobody(
+    deployment: Deployment, http: httpx.Client
+) -> None:
+    chain = {"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"}
+    first, second = (deployment.client.submit_chain(chain) for _ in range(2))
+    (deployment.folder / "accounts.txt").write_text("anna:a-long-password\n")
+    with (
+        deployment.served("flower", "--basic-auth-file", "accounts.txt") as url,
+        httpx.Client(base_url=url, auth=("anna", "a-long-password")) as anna,
+    ):
+        assert anna.post(f"/runs/api/runs/{first.run_id}/cancel").json()["status"] == "cancelled"
+    assert http.post(f"/runs/api/runs/{second.run_id}/cancel").json()["status"] == "cancelled"
+
+    found = [deployment.client.audit(run_id=run.run_id)[0] for run in (first, second)]
+    assert [(entry.author, entry.via) for entry in found] == [("anna", "flower"), ("anonymous (claimed)", "flower")]
+
+
 def test_with_a_provider_only_who_signed_in_may(deployment: Deployment) -> None:
     environment = {"FLOWER_COOKIE_SECRET": SECRET, "FLOWER_AUTH_PROVIDER": "flower.views.auth.GithubLoginHandler"}
     with (
@@ -399,6 +416,8 @@ def test_with_a_provider_only_who_signed_in_may(deployment: Deployment) -> None:
         assert http.post(path, headers={**cookies, **ORIGIN}).status_code == 403
         assert run.status() in ("accepted", "running")
         assert http.post(path, headers={**cookies, "Origin": url}).json()["status"] == "cancelled"
+    (entry,) = deployment.client.audit(run_id=run.run_id)
+    assert (entry.action, entry.by, entry.via, entry.verified) == ("run.cancel", "anna@example.org", "flower", True)
 
 
 def test_who_follows_a_run_is_let_go_of_when_it_ends(deployment: Deployment) -> None:

@@ -55,6 +55,7 @@ NEEDED = {
     },
     "POST /runs/bulk": "read",  # each run needs its own scope besides
     "DELETE /sessions/{session}": "admin",
+    "GET /audit": "admin",
     "PUT /memory/{namespace}/{key}": "admin",
     "DELETE /memory/{namespace}/{key}": "admin",
     **{f"POST /runs/{{run_id}}/{act}": "submit" for act in ("cancel", "retry", "fork")},  # of this run, which is a chain

@@ -70,6 +70,10 @@ models resume openai/gpt-4o-mini
 webhooks list
 webhooks list --json
 webhooks test nobody
+audit --action inbox
+audit --by nobody
+audit --by nobody --json
+audit --since soon
 parked list
 parked list --json
 parked drop no-such-item
@@ -257,6 +261,8 @@ status
 queues resume agents
 runs signal --search <kept> ask true
 runs retry --status failed --yes --json --detach
+audit --limit 12
+audit --limit 2 --json
 """
 ASKED = """\
 GET /health
@@ -274,6 +280,9 @@ GET /runs?most=2
 GET /runs?status=timed_out&status=cancelled
 GET /runs?q=team=sales
 GET /runs?most=0
+GET /audit?action=run&most=1
+GET /audit?by=nobody
+GET /audit?before=x
 GET /runs/counts
 GET /costs?days=1
 GET /sessions

@@ -101,6 +101,7 @@ class Recorder:
 
 
 CHANCE: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"\btester@[\w.-]+", "<user>"),
     (r"\b(?:coordinator|agents|tools)@[\w.-]+(?:#\d+)?", "<worker>"),
     (r"^( +)Traceback \(most recent call last\):\n(?:\1 +.*\n)*", r"\1<traceback>\n"),
     (r"Traceback \(most recent (?:[^\"\\\n]|\\.)*", "<traceback>"),

@@ -173,4 +173,6 @@ def use_everything(workers: Fleet, label: str) -> None:
     assert bank.append("key", 2) == 2
     assert bank.update("key", lambda value: [*value, 3]) == [1, 2, 3]
     assert bank.clear_memories() == 1
+    acts = {(entry.action, entry.run_id) for entry in client.audit(most=1000)}
+    assert acts >= {("run.cancel", long.run_id), ("run.fork", chains[0].run_id), ("run.signal", waits.run_id)}
     assert {run.run_id for run in client.runs(most=50)} >= {run.run_id for run in (*chains, long, *turns, again)}

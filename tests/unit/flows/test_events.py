@@ -110,3 +110,29 @@ def test_a_new_event_type_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [attempt.end for attempt in attempts_of([started, paused], None)] == ["paused"]
     assert frame_of(paused, None) is None
     assert "`paused`" in "".join(write_events._rows())
+
+
+def test_an_event_names_whoever_acted_and_marks_a_claim() -> None:
+    own = {"seq": 1, "run_id": "r", "at_ms": 0}
+
+    def closed(**detail: JsonValue) -> RunEvent:
+        return event_of({"status": "cancelled", **detail}, type="closed", **own)
+
+    said = [
+        apply_and_describe(RunView("r"), event)[1]
+        for event in (
+            closed(by="billing", via="http", verified=True),
+            closed(by="ann@ops", via="cli", verified=False),
+            closed(by="ann"),
+            closed(),
+            closed(by="a\nb", verified=False),
+        )
+    ]
+
+    assert [str(line).partition(" ")[2] for line in said] == [
+        "cancelled r by billing",
+        "cancelled r by ann@ops (claimed)",
+        "cancelled r by ann",
+        "cancelled r",
+        "cancelled r by a b (claimed)",
+    ]

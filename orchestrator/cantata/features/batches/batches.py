@@ -11,6 +11,7 @@ from itertools import islice
 from cantata.engine.engine import Engine
 from cantata.engine.start import accept_rows, check_labels, id_of_key
 from cantata.errors import ConfigError, UnknownRunError
+from cantata.features.audit.audit import recorded
 from cantata.features.batches.batch_store import (
     BatchInfo,
     BatchMode,
@@ -164,27 +165,32 @@ class Batches:
 
     def pause(self, name: str) -> BatchInfo:
         """Submit no more rows; open ones go on. Raises ConfigError ('batch_state') unless it is running."""
-        return self.change(name, "pause")
+        with recorded(self.engine.ledger, "batch.pause", tenant=self._tenant, target=name):
+            return self.change(name, "pause")
 
     def resume(self, name: str) -> BatchInfo:
         """Go on with a paused batch."""
-        return self.change(name, "resume")
+        with recorded(self.engine.ledger, "batch.resume", tenant=self._tenant, target=name):
+            return self.change(name, "resume")
 
     def cancel(self, name: str) -> BatchInfo:
         """End a batch for good, and cancel its open rows. One whose record cannot be read is deleted: its open rows go on."""
         if (known := self.store.find(name)) and known.unreadable:
-            self.store.discard(name)
+            with recorded(self.engine.ledger, "batch.delete", tenant=self._tenant, target=name):
+                self.store.discard(name)
             return known
-        found = self.change(name, "cancel")
-        rows = self.store.undelivered(name, 0, found.submitted)
-        while part := [*islice(rows, CANCELLED_AT_ONCE)]:
-            self.engine.ledger.runs.cancel_all([*rows_by_run(found, part)])
+        with recorded(self.engine.ledger, "batch.cancel", tenant=self._tenant, target=name) as entry:
+            found = self.change(name, "cancel")
+            rows = self.store.undelivered(name, 0, found.submitted)
+            while part := [*islice(rows, CANCELLED_AT_ONCE)]:
+                self.engine.ledger.runs.cancel_all([*rows_by_run(found, part)], by=entry.actor.signature())
         self._post_end(found)
         return found
 
     def retry(self, name: str, *, out_bytes: int | None = None) -> BatchInfo:
         """Make the failed rows of a batch that is done undelivered again: whoever gives its rows again submits those alone."""
-        return self.change(name, "retry", out_bytes=out_bytes)
+        with recorded(self.engine.ledger, "batch.retry", tenant=self._tenant, target=name):
+            return self.change(name, "retry", out_bytes=out_bytes)
 
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> BatchInfo:
         """Change the state of a batch. Raises ConfigError ('batch_state') if its state does not allow this."""

@@ -96,6 +96,7 @@ def make(
     given: JsonValue,
     labels: Mapping[str, str],
     is_retry: bool = False,
+    author: Mapping[str, JsonValue] | None = None,
 ) -> tuple[Ready, ...]:
     """Create a forked run; return the steps to send, none if `run_id` exists. Raises UnknownRunError or CantataError.
 
@@ -103,11 +104,12 @@ def make(
         run_id: The fork's id, in the shard of the source.
         given: The output of its first step.
         is_retry: Whether the source notes the fork as its retry.
+        author: The fields by which the event `accepted` of the fork says who made it.
     """
     key = run_key(ledger.redis, run_id)
     if ledger.with_retries(lambda: ledger.redis.exists(key)):
         return ()
-    stage = Stage(ledger, run_id, fork)
+    stage = Stage(ledger, run_id, fork, author)
     call: dict[str, JsonValue] = {
         **stage.lay_out(to_json(given)), "source": fork.source, "place": stage.place, "accepted_by": token_hex(4),
         "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": ledger.caller.resend_ms,

@@ -9,6 +9,7 @@ from typing import cast
 from cantata import __version__, bounds
 from cantata.engine.engine import Engine, check_key
 from cantata.engine.start import check_labels, check_size, definitions_from, id_of_key, new_id
+from cantata.features.audit.audit import recorded
 from cantata.features.forks import fork_requests, fork_store, rewind
 from cantata.flows.forks import ForkSpec
 from cantata.ledger.encoding import to_json
@@ -55,10 +56,21 @@ def fork(
     check_labels(labels)
     size = fork_store.size_of(ledger, source)
     with engine.starting(run_id, key, labels, size), traces.trace_submission("fork", __version__) as submission:
-        since = clock.now()
-        ready = fork_store.make(
-            ledger, run_id, made, request=request, given=given, labels=labels, is_retry=from_step is None
-        )
+        since, is_retry = clock.now(), from_step is None
+        owner, action = labels.get("tenant", ""), "run.retry" if is_retry else "run.fork"
+        is_new = key is None or not ledger.runs.is_known(run_id)
+        with recorded(ledger, action, tenant=owner, run_id=source, target=from_step or "") as entry:
+            ready = fork_store.make(
+                ledger,
+                run_id,
+                made,
+                request=request,
+                given=given,
+                labels=labels,
+                is_retry=is_retry,
+                author=entry.actor.signature(),
+            )
+            entry.detail, entry.was_done = f"as {run_id}", is_new
         submission.run_id, submission.source = run_id if ready else "", source
     fault_points.at("accepted")
     engine.publisher.send_ready(((run_id, step) for step in ready), sent_at=since)

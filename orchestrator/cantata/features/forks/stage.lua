@@ -1,7 +1,7 @@
 -- Stages the parts of a fork, a piece a call; fork.lua makes a run of them. A stage expires.
 -- A repeated piece changes nothing: the source is over, and the end of each step is logged once.
 -- ARGV: the fork, its source, the stage (as a run's id), what, then of what is
---   begin: part, ...             creates the keys, so that an evicted one is noticed
+--   begin: who forks it (JSON), part, ...   creates the keys, so that an evicted one is noticed
 --   copy:  part, cursor, count   some fields of the source, states as of steps that ended in no attempt of this run
 --   put:   part, field, value, ...
 --   drop:  part, field, ...
@@ -24,14 +24,16 @@ local function sum(texts)
 end
 
 if what == 'begin' then
-  for i = 5, #ARGV do
+  for i = 6, #ARGV do
     redis.call('DEL', R .. ARGV[i])
     redis.call('HSET', R .. ARGV[i], '', '')
     redis.call('PEXPIRE', R .. ARGV[i], STAGED_MS)
   end
   redis.call('DEL', R .. ':log')
   charge(redis.call('HGET', RS, 'tenant') or '', item, RUN_BYTES, now + STAGED_MS)
-  event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
+  local detail = cjson.decode(ARGV[5])
+  detail.forked_from = source
+  event('accepted', nil, nil, nil, cjson.encode(detail))
   redis.call('PEXPIRE', R .. ':log', STAGED_MS)
   return {'ok', '0', 0}
 end

@@ -37,8 +37,9 @@ BLOBS_PIECE = 10
 class Stage:
     """The stage of one fork, of this call alone."""
 
-    def __init__(self, ledger: Ledger, run_id: str, fork: Fork) -> None:
+    def __init__(self, ledger: Ledger, run_id: str, fork: Fork, author: Mapping[str, JsonValue] | None = None) -> None:
         self._ledger = ledger
+        self._author = author or {}
         self._run_id = run_id
         self._fork = fork
         self.place = f"{run_id}:fork:{token_hex(4)}"
@@ -56,7 +57,7 @@ class Stage:
     def lay_out(self, given: str) -> dict[str, JsonValue]:
         """Stage all parts, with the first step's output `given` (JSON text); return them as `fork.lua` takes them. Raises CantataError."""
         fork = self._fork
-        self._call("begin", *HASHES)
+        self._call("begin", to_json(dict(self._author)), *HASHES)
         for part, count in COPIED.items():
             self._walk("copy", part, count)
         self._take_back()

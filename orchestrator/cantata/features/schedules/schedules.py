@@ -6,7 +6,7 @@ import builtins
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from cantata.engine.publisher import COORDINATOR
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_schedule
 from cantata.engine.start import check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
+from cantata.features.audit.audit import RecordedAction, recorded
 from cantata.features.schedules.firing import STARTED, item_of, started
 from cantata.features.schedules.schedule_store import (
     MAX_PENDING,
@@ -44,6 +45,7 @@ from cantata.text.suggestions import did_you_mean
 from cantata.values import NAME, JsonValue, as_text, checked_name, stored
 
 UNKNOWN = "unknown_schedule"
+BY_CONFIG = "as the configuration declares it"
 PENDING_BYTES = 30  # of a time that waits, beside its labels
 
 
@@ -133,7 +135,9 @@ class Schedules:
             )
         if first_time(spec, _now_ms()) is None:
             raise ConfigError("its time has passed", source=f"schedule {name!r}")
-        if not self._put(name, spec, "api", only_new=not replace):
+        if not self._put(
+            name, spec, "change" if replace and self.find(name) else "create", "api", only_new=not replace
+        ):
             raise ConfigError(
                 f"there is a schedule {name!r} already; replace or delete it", source=name, code="schedule_exists"
             )
@@ -141,18 +145,24 @@ class Schedules:
 
     def delete(self, name: str) -> None:
         """Delete a schedule; its open runs go on."""
-        self._store.delete(self.get(name).scope)
+        scope = self.get(name).scope
+        with self._recorded("delete", name) as entry:
+            entry.was_done = self._store.delete(scope)
 
     def pause(self, name: str, note: str = "") -> ScheduleRecord:
         """Pause a schedule: its times pass without a run. `note` says why, for people."""
-        self._store.pause(self.get(name).scope, note)
+        scope = self.get(name).scope
+        with self._recorded("pause", name) as entry:
+            entry.detail, entry.was_done = note, self._store.pause(scope, note)
         return self.get(name)
 
     def resume(self, name: str) -> ScheduleRecord:
         """Have a paused schedule go on with the next of its times; those in its pause are not run."""
         known = self.get(name)
         next_ms = next(times(known.spec, known.now_ms), None)
-        self._store.resume(known.scope, next_ms, _look_at(known.spec, known.scope, next_ms, known.skipped_ms))
+        look_at = _look_at(known.spec, known.scope, next_ms, known.skipped_ms)
+        with self._recorded("resume", name) as entry:
+            entry.was_done = self._store.resume(known.scope, next_ms, look_at)
         return self.get(name)
 
     def trigger(self, name: str, *, labels: Mapping[str, str] | None = None) -> Triggered:
@@ -164,18 +174,23 @@ class Schedules:
         item = item_of(known.spec, known.scope, known.request, own, known.now_ms, run_id=run_id)
         firing = Firing(known.shard, known.scope, known.mark, known.spec.overlap, [item])
         quota = stored(Quota, known.quota, ignores_unknown=True)
-        with self._engine.ledger.quotas.start(self._tenant, quota, len(item["request"])):
+        with (
+            self._engine.ledger.quotas.start(self._tenant, quota, len(item["request"])),
+            self._recorded("trigger", name) as entry,
+        ):
             if known.spec.overlap == "cancel_previous":
                 for run in known.runs:
                     if run.status in ("accepted", "running"):
-                        self._engine.ledger.runs.cancel(run.run_id)
+                        self._engine.ledger.runs.cancel(run.run_id, by=entry.actor.signature())
             fired = self._store.fire([firing])[0]
-        if isinstance(fired, Exception):
-            raise ConfigError(
-                f"schedule {name!r} cannot be used as it is stored ({fired}); replace or delete it", source="trigger"
-            ) from fired
-        if not fired.outcomes:
-            raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
+            if isinstance(fired, Exception):
+                raise ConfigError(
+                    f"schedule {name!r} cannot be used as it is stored ({fired}); replace or delete it",
+                    source="trigger",
+                ) from fired
+            if not fired.outcomes:
+                raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
+            entry.detail = f"{fired.outcomes[0][0]}: {run_id}"
         runs = [*started(firing, fired)]
         if runs:
             self._engine.publisher.announce_runs(runs)
@@ -197,14 +212,13 @@ class Schedules:
         if not found:
             return 0
         size = (len(to_json(dict(labels or {}))) + PENDING_BYTES) * len(found)
-        with self._engine.ledger.quotas.store(
-            self._tenant, self._engine.definitions.limits.quota_of(self._tenant), size
-        ):
-            is_full = len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full"
-        if is_full:
-            raise ConfigError(
-                f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill"
-            )
+        quota = self._engine.definitions.limits.quota_of(self._tenant)
+        with self._engine.ledger.quotas.store(self._tenant, quota, size), self._recorded("backfill", name) as entry:
+            if len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full":
+                raise ConfigError(
+                    f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill"
+                )
+            entry.detail = f"{len(found)} times"
         return len(found)
 
     def plan(self) -> Sequence[ScheduleChange]:
@@ -236,9 +250,11 @@ class Schedules:
         for change in changes:
             try:
                 if change.spec is None:
-                    self._store.delete(scope_of(change.tenant, change.name))
+                    with self.of(change.tenant)._recorded("delete", change.name) as entry:
+                        entry.detail = BY_CONFIG
+                        entry.was_done = self._store.delete(scope_of(change.tenant, change.name))
                 else:
-                    self._put(change.name, change.spec, "config")
+                    self._put(change.name, change.spec, "create" if change.kind == "added" else "change", "config")
             except (ConfigError, RedisRefusal) as error:
                 if is_outage(error):
                     raise
@@ -247,6 +263,9 @@ class Schedules:
         if faults:
             raise ConfigError(faults, source="apply")
         return changes
+
+    def _recorded(self, verb: str, name: str) -> AbstractContextManager[RecordedAction]:
+        return recorded(self._engine.ledger, f"schedule.{verb}", tenant=self._tenant, target=name)
 
     def _request(self, name: str, spec: Schedule) -> CheckedTurn | CheckedChain:
         try:
@@ -270,7 +289,7 @@ class Schedules:
             key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)
         }
 
-    def _put(self, name: str, spec: Schedule, origin: Origin, *, only_new: bool = False) -> bool:
+    def _put(self, name: str, spec: Schedule, verb: str, origin: Origin, *, only_new: bool = False) -> bool:
         definitions, scope = self._engine.definitions, scope_of(spec.tenant, name)
         request = self._request(name, spec)
         check_size(request.kind, request.text, definitions)
@@ -299,7 +318,11 @@ class Schedules:
                 size, quota = sum(map(len, fields.values())), definitions.limits.quota_of(spec.tenant)
                 item = KeptItem(shard, f"schedule:{scope}")
                 stack.enter_context(self._engine.ledger.quotas.store(spec.tenant, quota, size, name=item))
-            return self._store.put(shard, scope, fields, self._engine.definitions_text, look_at, only_new=only_new)
+            entry = stack.enter_context(self.of(spec.tenant)._recorded(verb, name))
+            entry.detail = BY_CONFIG if origin == "config" else ""
+            text = self._engine.definitions_text
+            entry.was_done = self._store.put(shard, scope, fields, text, look_at, only_new=only_new)
+            return entry.was_done
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

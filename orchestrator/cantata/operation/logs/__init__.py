@@ -22,6 +22,7 @@ from cantata.operation.logs.lines import LOGGER, bound_names, line_of, own_event
 from cantata.operation.logs.secrets import redact, secrets_in
 
 LEVEL, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_RUN_LOG_LEVEL"
+ACCESS = "cantata.access"
 OFF = logging.CRITICAL + 1
 OURS = ("cantata.", "cantata_frontends.", "cantata_workers.")
 SECRETS_FRESH_S = 5.0
@@ -109,6 +110,18 @@ def secrets() -> tuple[str, ...]:
     if now - _secrets_at > SECRETS_FRESH_S:
         _secrets, _secrets_at = tuple(secrets_in(os.environ)), now
     return _secrets
+
+
+def access_logger() -> Any:
+    """Return the logger of requests, `cantata.access`: it writes to standard error whatever CANTATA_LOG_LEVEL is."""
+    logger = logging.getLogger(ACCESS)
+    logger.propagate, logger.handlers = False, [_StderrHandler(logging.INFO)]
+    logger.setLevel(logging.INFO)
+    return structlog.wrap_logger(
+        logger,
+        processors=[_add_level, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 import click
 
+from cantata.client.auditing import acting_as, local_actor
 from cantata.client.client import Client
 from cantata.client.records import answer_text
 from cantata.client.requests import CheckedTurn, checked_turn
@@ -46,6 +48,7 @@ class ServiceConnection:
         self._stack = stack
         self._config = config
         self.as_json = as_json
+        self._acting = ExitStack()
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -154,11 +157,13 @@ class ServiceConnection:
         return 0 if has_succeeded(result) else FAILED
 
     def __enter__(self) -> Self:
+        self._acting.enter_context(acting_as(local_actor("cli")))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._acting.close()
         if "client" in self.__dict__:
             self.client.close()
 

@@ -44,6 +44,7 @@ COMMANDS = {
     "schedules": ("schedules", "List, apply, create, pause and trigger schedules, which start runs by themselves."),
     "workers": ("fleet", "List workers, let one take no more work, and let it take work again."),
     "queues": ("fleet", "List queues with what waits in them, pause one, and resume it."),
+    "audit": ("audit", "Show who cancelled, retried, signalled, answered, paused or changed something."),
     "parked": ("parked", "List what the sweep cannot handle and has parked, and have it tried again or drop it."),
     "models": ("models", "List models and their pauses, and end a pause."),
     "webhooks": ("webhooks", "List webhooks and alerts of a configuration, and send a test message."),

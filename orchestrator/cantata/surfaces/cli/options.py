@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -48,21 +47,20 @@ def add_commands(
         group.command(command, help=text)(name_argument(tenant_option(json_option(call))))
 
 
-def login_name() -> str:
-    """Return the name of the user who runs this; empty if the system knows none."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""
+def local_name() -> str:
+    """Return the name of the user who runs this, with that of this machine."""
+    from cantata.client.auditing import local_actor  # noqa: PLC0415  # with it the stores are loaded, which takes a while
+
+    return local_actor("cli").name
 
 
 author_option = click.option(
     "--as",
     "by",
     metavar="NAME",
-    default=login_name,
-    show_default="your login name",
-    help="The author, who is recorded.",
+    default=local_name,
+    show_default="USER@HOST",
+    help="The author, who is recorded; a claim, which nothing checks.",
 )
 
 

@@ -90,8 +90,11 @@ def show(connection: ServiceConnection, run_id: str) -> int:
     lines = {
         step_id: str(step.spec.params["line"]) for step_id, step in record.steps.items() if "line" in step.spec.params
     }
-    tree = live_view.render(run.view(max_usages=MAX_ROWS).with_lines(lines), record.now_ms, max_rows=MAX_ROWS)
+    view = run.view(max_usages=MAX_ROWS).with_lines(lines)
+    tree = live_view.render(view, record.now_ms, max_rows=MAX_ROWS)
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(tree)
+    for act in view.acts:
+        print_note(text_format.line(act))
     if origin := record.labels.get(FORKED_FROM):
         step = record.labels.get(FORKED_AT)
         print_note(

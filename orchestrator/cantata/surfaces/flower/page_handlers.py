@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tornado import web
 
+from cantata.client.auditing import ANONYMOUS, Actor, act_as
 from cantata.surfaces.flower import flower_options
 from cantata.surfaces.flower.page_service import PageService
+from cantata.surfaces.flower.passwords import user_in
 from cantata.surfaces.http.origins import foreign_page, is_local_request
 from cantata.surfaces.http.rejections import RequestRejected, rejection_of
 from cantata.surfaces.pages import assets
@@ -96,6 +98,10 @@ class ApiHandler(RunPageHandler):
         self._check_page()
         if not self.current_user:  # Flower's attribute; with basic authentication it raises 401 itself
             raise RequestRejected(401, "sign in to Flower again: reload this page", code="signed_out")
+        user = self.current_user if isinstance(self.current_user, str) else ""  # true without a provider's account
+        if flower_options.has_passwords():
+            user = user or user_in(self.request.headers.get("Authorization", ""))
+        act_as(Actor(name=user or ANONYMOUS, via="flower", address=self.request.remote_ip or "", verified=bool(user)))
         if self.request.method == "POST" and flower_options.is_read_only():
             raise RequestRejected(403, "this Flower is read-only", code="read_only")
 

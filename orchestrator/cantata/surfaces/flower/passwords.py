@@ -56,6 +56,11 @@ class ThrottledHandler(RequestHandler):
         self.finish(rejected.body.model_dump_json())
 
 
+def user_in(authorization: str) -> str:
+    """Return the name in a header whose password was checked; empty if it has none."""
+    return (_credentials(authorization) or b"").partition(b":")[0].decode("utf-8", "replace")
+
+
 def _credentials(authorization: str) -> bytes | None:
     """Return `name:password` of a header; None if it has none, and Flower refuses it."""
     kind, _, text = authorization.partition(" ")

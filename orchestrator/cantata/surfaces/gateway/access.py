@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cantata.client.auditing import ANONYMOUS, Actor, act_as
 from cantata.config.documents import Document, parse
 from cantata.config.faults import faults_of
 from cantata.errors import ConfigError, Fault
@@ -158,6 +159,7 @@ class Access:
                 grant = NO_RIGHTS if is_public(scope["path"]) else self._grant_in(self._tokens, headers, scope)
             scope.setdefault("state", {}).update(grant=grant, tenant=grant.tenant)
             CALLER.set(None if is_public(scope["path"]) else grant.tenant)
+            act_as(actor_of(grant, address_of(scope), has_token=self._tokens is not None))
         await self._app(scope, receive, send)
 
     def _grant_in(self, tokens: Tokens, headers: Headers, scope: Scope) -> Grant:
@@ -169,12 +171,27 @@ class Access:
             raise RequestRejected(401, "a token is required: send `Authorization: Bearer TOKEN`")
         grant = tokens.grant_of(token.strip())
         if grant is None:
-            address = scope["client"][0] if scope.get("client") else ""
-            if wait_s := self._failed.record(address):
+            if wait_s := self._failed.record(address_of(scope)):
                 message = f"unknown token, the last of too many; retry in {wait_s:.0f} s, or at once with a known token"
                 raise RequestRejected(429, message, code="too_many_failures", retry_after_s=wait_s)
             raise RequestRejected(401, "unknown token")
         return grant
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address of a client; behind a trusted proxy the one that the proxy names."""
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def actor_of(grant: Grant, address: str, *, has_token: bool) -> Actor:
+    """Return whoever sends a request. Without tokens nothing proves who that is."""
+    return Actor(
+        name=grant.name if has_token else ANONYMOUS,
+        via="http",
+        address=address,
+        tenant=grant.tenant,
+        verified=has_token and bool(grant.name),
+    )
 
 
 def _check_origin(headers: Headers, path: str) -> None:

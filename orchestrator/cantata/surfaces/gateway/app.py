@@ -15,7 +15,8 @@ from cantata.client.client import Client
 from cantata.client.streams import EventStreams
 from cantata.surfaces.gateway import http_errors, metrics
 from cantata.surfaces.gateway.access import Access, Tokens, reread_on_change
-from cantata.surfaces.gateway.api import batches, bodies, bulk, chat_socket, fleet, inbox, pages, routes, schedules
+from cantata.surfaces.gateway.access_log import AccessLog
+from cantata.surfaces.gateway.api import audit, batches, bodies, bulk, chat_socket, fleet, inbox, pages, routes, schedules
 from cantata.surfaces.gateway.config_reload import reload_on_change
 from cantata.surfaces.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
 from cantata.surfaces.gateway.outer_layer import OuterLayer, prefix_of
@@ -37,6 +38,7 @@ ROUTERS = (
     routes.router,
     batches.router,
     schedules.router,
+    audit.router,
     chat_socket.router,
 )
 
@@ -53,6 +55,7 @@ def create_app(
     max_open: int = MAX_WAITING,
     flower: str = "",
     url_prefix: str = "",
+    access_log: bool = False,
 ) -> FastAPI:
     """Return the gateway as an ASGI application. Without tokens every client has the runs without a tenant.
 
@@ -60,6 +63,7 @@ def create_app(
         max_open: streams, WebSockets and waiting requests that one tenant may have open at once.
         flower: the address of Flower, for links of the run pages.
         url_prefix: the prefix that a proxy adds to every path.
+        access_log: whether each request is logged.
 
     Raises ConfigError for an invalid prefix.
     """
@@ -104,7 +108,9 @@ def create_app(
     app.add_middleware(RequestRateLimit, request_rate=request_rate)
     app.add_middleware(OpenRequestLimit, open_requests=OpenRequests(max_waiting=max_open))
     app.add_middleware(Access, tokens=tokens)
-    app.add_middleware(OuterLayer, prefix=prefix)  # the outermost
+    app.add_middleware(OuterLayer, prefix=prefix)  # the outermost, but for the log
+    if access_log:
+        app.add_middleware(AccessLog)
     _describe(app, has_tokens=tokens is not None)
     return app
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from cantata.client.client import Client
 from cantata.client.records import SignalAnswer, outcomes, split_id
 from cantata.client.requests import checked_turn
-from cantata.client.runs import ChainRun, Run, TurnRun
+from cantata.client.runs import ChainRun, Run, SignalAction, TurnRun
 from cantata.config.loading import chain_named
 from cantata.errors import ConfigError
 from cantata.flows.submission import Submission
@@ -109,11 +109,12 @@ class GrantedClient:
             raise _key_reused(key)
         return created
 
-    def signal(self, run_id: str, step: str, value: JsonValue) -> SignalAnswer:
+    def signal(self, run_id: str, step: str, value: JsonValue, *, action: SignalAction = "run.signal") -> SignalAnswer:
         """Signal a waiting step. A token may not approve its own run."""
         if reason := self._own_approval(self._runs.find(run_id), step):
             raise RequestRejected(403, reason, code="own_run")
-        return self._runs.signal(run_id, step, value, by=self._grant.name, groups=self._grant.identities)
+        grant = self._grant
+        return self._runs.signal(run_id, step, value, by=grant.name, groups=grant.identities, action=action)
 
     def inbox(self, *, labels: Mapping[str, str], who: str, after: str | None, limit: int) -> Inbox:
         """Return a page of the tenant's steps that wait for a person; each with the reason why the token may not answer it."""
@@ -126,7 +127,15 @@ class GrantedClient:
 
     def answer(self, answers: Sequence[Answer]) -> list[AnswerOutcome]:
         """Answer steps that wait for a person; return the outcome of each."""
-        return outcomes(answers, lambda answer: self.signal(*split_id(answer.id), answer.value))
+        return outcomes(answers, self._answer)
+
+    def _answer(self, answer: Answer) -> SignalAnswer:
+        run_id, step = split_id(answer.id)
+        try:
+            return self.signal(run_id, step, answer.value, action="inbox.answer")
+        except RequestRejected as refused:
+            self._runs.record_refusal("inbox.answer", str(refused), run_id=run_id, target=step)
+            raise
 
     def refusals(self, run_id: str, step: str | None) -> dict[str, str]:
         """Return the reasons why a token may not cancel, retry, fork or signal a run; for a signal, of this step."""

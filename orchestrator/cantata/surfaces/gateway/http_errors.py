@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from cantata.client.failures import RedisFailure
 from cantata.client.records import refused_chain
 from cantata.errors import CantataError, ConfigError, Fault
+from cantata.surfaces.gateway.audited_routes import record_rejection
 from cantata.surfaces.http.rejections import RequestRejected, rejection_of
 
 log = structlog.get_logger(__name__)
@@ -51,8 +52,13 @@ def chain_rejection(error: ConfigError) -> JSONResponse:
 def install(app: FastAPI) -> None:
     """Register handlers that answer every error of an application in this format."""
 
-    async def answer(_request: Request, error: Exception) -> JSONResponse:
-        response = response_of(rejection(error))
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        rejected = rejection(error)
+        try:
+            await record_rejection(request, rejected)
+        except CantataError as busy:  # too many calls wait
+            log.warning("audit_not_completed", path=request.scope["path"], error=str(busy))
+        response = response_of(rejected)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         return response

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from cantata.client.client import Client
 from cantata.client.graphs.run_pages import RunPages
 from cantata.client.runs import Run
@@ -12,6 +15,8 @@ from cantata.surfaces.gateway.granted_client import GrantedClient
 from cantata.surfaces.gateway.grants import Grant
 from cantata.surfaces.gateway.readiness import Readiness
 from cantata.surfaces.http.blocking_calls import BlockingCalls
+
+Done = TypeVar("Done")
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
@@ -35,6 +40,17 @@ class GatewayService:
     def granted(self, grant: Grant) -> GrantedClient:
         """Return a client that checks the rights of a token."""
         return GrantedClient(self.client, grant)
+
+    async def recorded(self, tenant: str, action: str, target: str, act: Callable[[], Done]) -> Done:
+        """Do something that changes what a tenant keeps, and record it in the audit log, unless its result is 0 or False."""
+
+        def do() -> Done:
+            with self.of(tenant).record(action, target) as entry:
+                done = act()
+                entry.was_done = done not in (0, False)
+            return done
+
+        return await self.call(do)
 
     async def is_over(self, run: Run, wait_s: float) -> bool:
         """Return whether a run is closed, as soon as it is, or after `wait_s`. Waiting needs no thread."""

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
@@ -80,7 +80,7 @@ class BlockingCalls:
         if self._has_too_many(caller):
             message = f"{self._max_of_one} calls of this tenant are under way, and more are not queued; retry in 1 s"
             raise RequestRejected(429, message, code="busy", retry_after_s=1)
-        job = _Job(partial(function, *args, **more), caller)
+        job = _Job(partial(copy_context().run, partial(function, *args, **more)), caller)  # it knows who acts
         self._under_way[caller] += 1
         self._waiting.setdefault(caller, deque()).append(job)
         self._start()

@@ -68,7 +68,7 @@ def _act(ids: Sequence[str], action: Action, by: str, done: str, as_json: bool) 
     changed: list[ParkedItem] = []
     with connect_to_kept(workers=False, as_json=as_json) as connection:
         for each in ids:
-            changed.append(connection.client.fleet.parked.act(each, action, by))
+            changed.append(connection.client.fleet.act_on_parked(each, action, by=by))
             if not as_json:
                 click.echo(f"{each} {done}: {changed[-1].duty} {text_format.line(changed[-1].item)}")
     if as_json:

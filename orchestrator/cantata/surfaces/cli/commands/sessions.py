@@ -77,7 +77,10 @@ def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
 def clear(name: str, tenant: str, as_json: bool) -> int:
     """Delete the entries of a conversation. Its turns are kept as runs."""
     with connect_to_kept(workers=False, as_json=as_json) as connection:
-        count = connection.client.of(tenant).sessions.clear(name)
+        owner = connection.client.of(tenant)
+        with owner.record("session.clear", name) as entry:
+            count = owner.sessions.clear(name)
+            entry.detail, entry.was_done = f"{count} entries", count > 0
     click.echo(
         json.dumps({"session": name, "cleared": count}) if as_json else f"deleted {count} entries", err=not as_json
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from cantata.client.view import EXITS, RunView, StepProgress
-from cantata.flows.events import RunEvent, SignalAwaited, StepDone, StepRefused
+from cantata.flows.events import Action, RunEvent, SignalAwaited, StepDone, StepRefused
 from cantata.flows.graph import START
 from cantata.operation.logs.lines import LogLine
 from cantata.text import text_format
@@ -36,7 +36,7 @@ def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[s
     ):
         return f"warning: {reason}"
     if event.ends_run:
-        return f"{text_format.state_label(after.state)} {event.run_id}"
+        return f"{text_format.state_label(after.state)} {event.run_id}{_by(event)}"
     step = event.step or ""
     if step == START:
         return f"failed to start: {reason}" if event.step_state == "failed" else ""
@@ -58,8 +58,19 @@ def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[s
     asks = _describe_question(event) if isinstance(event, SignalAwaited) else ""
     signal = f"submit runs signal {event.run_id} {step} JSON"
     return event.line.format_map(
-        {**dict(event), "step": named(step, names), "reason": reason, "asks": asks, "signal": signal}
+        {
+            **dict(event),
+            "step": named(step, names),
+            "reason": reason,
+            "asks": asks,
+            "signal": signal,
+            "author": _by(event),
+        }
     )
+
+
+def _by(event: RunEvent) -> str:
+    return f" by {text_format.line(event.author)}" if isinstance(event, Action) and event.by else ""
 
 
 def named(step: str, names: Mapping[str, str]) -> str:

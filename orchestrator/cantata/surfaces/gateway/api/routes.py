@@ -307,7 +307,9 @@ async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTen
     """Delete the messages of a session. An open turn continues, and adds its messages when it ends."""
     if fault := fault_of_session(session):
         raise ConfigError(fault, source="session")
-    return bodies.Removed(removed=await service.call(service.of(tenant).sessions.clear, session))
+    sessions = service.of(tenant).sessions
+    removed = await service.recorded(tenant, "session.clear", session, lambda: sessions.clear(session))
+    return bodies.Removed(removed=removed)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------------
@@ -343,14 +345,21 @@ async def keep_memory(
 ) -> bodies.MemoryValue:
     """Store a value, in place of a previous one."""
     body = await bodies.read_body(request, bodies.MemoryBody)
-    await service.call(service.of(tenant).memory.store_memory, key, body.value, namespace, body.ttl_s)
+    bank = service.of(tenant).memory
+    await service.recorded(
+        tenant, "memory.store", f"{namespace}/{key}", lambda: bank.store_memory(key, body.value, namespace, body.ttl_s)
+    )
     return bodies.MemoryValue(namespace=namespace, key=key, value=body.value)
 
 
 @router.delete("/memory/{namespace}/{key}", tags=["memory"])
 async def forget_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
     """Delete a value."""
-    return bodies.Removed(removed=int(await service.call(service.of(tenant).memory.delete_memory, key, namespace)))
+    bank = service.of(tenant).memory
+    removed = await service.recorded(
+        tenant, "memory.delete", f"{namespace}/{key}", lambda: bank.delete_memory(key, namespace)
+    )
+    return bodies.Removed(removed=int(removed))
 
 
 # --- health -----------------------------------------------------------------------------------------------------------------

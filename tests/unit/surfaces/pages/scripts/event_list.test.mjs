@@ -39,4 +39,7 @@ test("an event has a summary of one line", () => {
   assert.equal(summary(event(1, "expanded", { steps: 3 })), "3 more");
   assert.equal(summary(event(1, "waiting", { asks: { please: 1 } })), '{"please":1}');
   assert.equal(summary(event(1, "done")), "");
+  assert.equal(summary(event(1, "closed", { status: "cancelled", by: "billing", verified: true })), "cancelled by billing");
+  assert.equal(summary(event(1, "signal", { by: "ann@ops", verified: false })), "by ann@ops (claimed)");
+  assert.equal(summary(event(1, "signal", { by: "ann" })), "by ann");
 });

@@ -93,6 +93,7 @@ def gateway(
                 max_open=most,
                 flower=settings().flower_url or "",
                 url_prefix=url_prefix,
+                access_log=settings().access_log,
             )
             metrics = scrape_address(metrics_port)
             addresses: dict[str, object] = {

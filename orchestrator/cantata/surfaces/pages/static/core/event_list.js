@@ -88,8 +88,12 @@ export function refusalIn(entries) {
   return [...refused.values()].at(-1) ?? "";
 }
 
-/** Return the details of an event in one line. */
+/** Return the details of an event in one line, with who caused it; a name that nothing proves is marked as a claim. */
 export function summary(event) {
+  return [detail(event), event.by && `by ${event.by}${event.verified === false ? " (claimed)" : ""}`].filter(Boolean).join(" ");
+}
+
+function detail(event) {
   if (event.type === "expanded") return `${event.steps} more`;
   const { error } = event;
   if (error && typeof error === "object") return `${error.code ?? "error"}: ${error.message ?? ""}`;
