@@ -19,8 +19,7 @@ from cantata.engine.fleet import registry
 from cantata.features.batches.batch_store import BatchTarget
 from cantata.ledger.redis.keys import key_of, run_key
 from tests.integration.browser import hostile, lag
-from tests.integration.browser.chromium import chromium
-from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, stage, tool
+from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, tool
 from tests.integration.redis.servers import free_port
 from tests.waiting import at_best, until
 
@@ -38,28 +37,6 @@ LOOKS: dict[str, Any] = {
 """Looks of a page, each with the rules of axe that depend on it."""
 VIOLATIONS = """(rules) => axe.run({resultTypes: ["violations"], ...rules})
     .then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ${each.nodes[0].html}`))"""
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The stage of all tests, which leave it as they found it."""
-    with chromium() as browser, stage(tmp_path_factory.mktemp("pages"), browser) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def url(deployment: Stage) -> Iterator[str]:
-    """A gateway without tokens."""
-    with deployment.gateway("--rate", "10000") as address:
-        yield address
-
-
-@pytest.fixture
-def page(deployment: Stage) -> Iterator[Page]:
-    """A page that must not complain of anything."""
-    deployment.models.script([])
-    with deployment.page() as made:
-        yield made
 
 
 @pytest.mark.slow("a browser draws it")

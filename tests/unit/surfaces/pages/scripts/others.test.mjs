@@ -80,5 +80,19 @@ test("a time line tells waiting from work", () => {
   const asking = { id: "e", state: "waiting_signal", ready_at: 100, first_at: 101, started_at: 101, ended_at: null };
   const others = timesOf({ ...view, steps: new Map([between, asking].map((each) => [each.id, each])) }, 110).rows;
   assert.deepEqual(others.map((row) => [row.waited, row.retried, row.worked]), [[2, 8, null], [1, null, 9]]);
-  assert.deepEqual(ticks(10).map(([at]) => at), [0, 2, 4, 6, 8]);
+});
+
+test("the labels of a time axis have room, whatever its span and width", () => {
+  assert.deepEqual(ticks(10, 350).map(([label]) => label), ["0", "2.0 s", "4.0 s", "6.0 s", "8.0 s"]);
+  assert.deepEqual(ticks(1000, 400), [["0", 0], ["5 m", 0.3], ["10 m", 0.6], ["15 m", 0.9]], "round on a clock");
+  assert.deepEqual(ticks(5, 0), [["0", 0]]);
+  for (const seconds of [0.05, 0.9, 3, 59, 61, 340, 3599, 40_000, 86_400, 1e6, 2.6e6]) {
+    for (const width of [120, 170, 350, 900, 1500]) {
+      const found = ticks(seconds, width);
+      const ends = found.map(([label, part]) => part * width + 6 + 7 * label.length);
+      found.slice(1).forEach(([, part], n) => assert.ok(part * width >= ends[n], `${seconds} s in ${width} px`));
+      assert.ok(ends.at(-1) <= width, `${seconds} s in ${width} px: the last is not cut`);
+      assert.ok((found.length >= 2 || width < 150) && found.length <= width / 25, `${seconds} s in ${width} px: ${found}`);
+    }
+  }
 });

@@ -1,5 +1,7 @@
 /** Time line: waiting, earlier attempts and last attempt of each step. Pure. */
 
+import { duration } from "./format.js";
+
 /**
  * Return the rows of a time line, by start, and their common span: {rows: [{step, wait, before, work}], from, until}. `wait` (for
  * the first attempt), `before` (from its start to that of the last one, or until now if another is to come) and `work` (the last one) are
@@ -37,12 +39,31 @@ function rowOf(step, part, until) {
   };
 }
 
-/** Return round ticks of a span of seconds: [seconds from its start, as part of it]. */
-export function ticks(seconds) {
-  const raw = seconds / 5;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const size = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= raw);
+const CHAR_PX = 7; // of a label in its small type, at most
+const PADDING_PX = 6; // of a label, beside its line
+const GAP_PX = 20; // from a label to the next line
+const rounds = (...units) => units.flatMap((unit) => [unit, 2 * unit, 5 * unit]);
+const SIZES = [ // round numbers: decimal ones below half a minute, those of a clock up to half a day, then of days
+  ...rounds(0.001, 0.01, 0.1, 1), 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, ...rounds(86_400, 864_000, 8_640_000),
+];
+
+/** Return round ticks of a span of seconds that is `width` pixels wide, as many as have room for their labels: [label, part of the span]. */
+export function ticks(seconds, width) {
+  const sizes = SIZES.filter((size) => (size / seconds) * width > GAP_PX);
+  return sizes.map((size) => ticksOf(size, seconds, width)).find((found) => found !== null) ?? [["0", 0]];
+}
+
+/** Return the ticks of one size; null if their labels are too near to each other. */
+function ticksOf(size, seconds, width) {
   const found = [];
-  for (let n = 0; n * size <= seconds * 0.999; n += 1) found.push([n * size, (n * size) / seconds]);
+  let free = 0; // pixels from the start at which the next may stand
+  for (let at = 0; at <= seconds; at += size) {
+    const [label, left] = [at ? duration(at) : "0", (at / seconds) * width];
+    const end = left + PADDING_PX + CHAR_PX * label.length;
+    if (left < free) return null;
+    if (at && end > width) break;
+    found.push([label, at / seconds]);
+    free = end + GAP_PX;
+  }
   return found;
 }

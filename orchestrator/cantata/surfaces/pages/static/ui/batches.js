@@ -25,7 +25,7 @@ export function BatchesPage() {
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${value && !value.batches.length && html`<div class="empty"><p>No batches yet.</p>
       <p class="muted">Begin one: <code>submit batch rows.csv --agent NAME --out results.csv</code></p></div>`}
-    ${value && value.batches.length > 0 && html`<table class="runs batches">
+    ${value && value.batches.length > 0 && html`<div class="table-scroller"><table class="runs batches">
       <thead><tr><th scope="col">Status</th><th scope="col">Batch</th><th scope="col">Rows</th><th scope="col" class="num">Failed</th>
         <th scope="col" class="num">Tokens</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Age</th></tr></thead>
       <tbody>${value.batches.map((batch) => html`<tr key=${batch.name}>
@@ -34,7 +34,7 @@ export function BatchesPage() {
           <span class="row-more">${batch.unreadable ? clip(batch.unreadable, 300) : `${batch.target.kind} ${clip(batch.target.name, 60)}`}</span></td>
         <td class="cell-bar"><${Bar} batch=${batch} /></td><td class="num cell-failed">${count(batch.failed)}</td><td class="num cell-tokens">${tokens(batch.usage)}</td>
         <td class="num cell-cost">${cost(batch.usage.cost_usd)}</td><td class="num cell-age">${age(now - batch.created_at)}</td>
-      </tr>`)}</tbody></table>`}
+      </tr>`)}</tbody></table></div>`}
   </main>`;
 }
 

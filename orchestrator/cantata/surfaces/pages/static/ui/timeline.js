@@ -13,10 +13,11 @@ const ROW = 32; // pixels, as in run.css
 export function TimeTab({ view, now, selected, onSelect }) {
   const { rows, from, until } = useMemo(() => timesOf(view, now), [view, now]);
   const box = useRef(null);
-  const [seen, setSeen] = useState({ top: 0, height: 800 });
+  const axis = useRef(null);
+  const [seen, setSeen] = useState({ top: 0, height: 800, width: 0 });
   useEffect(() => {
     const element = box.current;
-    const read = () => setSeen({ top: element.scrollTop, height: element.clientHeight });
+    const read = () => setSeen({ top: element.scrollTop, height: element.clientHeight, width: axis.current.clientWidth });
     const watcher = new ResizeObserver(read);
     watcher.observe(element);
     element.addEventListener("scroll", read, { passive: true });
@@ -29,7 +30,7 @@ export function TimeTab({ view, now, selected, onSelect }) {
   return html`<section aria-label="Time line" class="times">
     <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch before" /> earlier attempts <span class="swatch work" /> worked</div>
     <div class="time-row time-head" aria-hidden="true"><span>Step</span><span>Worker</span>
-      <span class="lane">${ticks(until - from).map(([at, x]) => html`<span key=${at} class=${x > 0.9 ? "mark end num" : "mark num"} style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
+      <span class="lane" ref=${axis}>${ticks(until - from, seen.width).map(([label, x]) => html`<span key=${label} class="mark num" style=${{ left: `${100 * x}%` }}>${label}</span>`)}</span></div>
     <div class="time-list" ref=${box} tabindex="-1">
       <div style=${{ height: `${part.before}px` }} />
       ${rows.slice(part.from, part.to).map((row) => html`<${Row} key=${row.step.id} row=${row} isSelected=${selected === row.step.id} onSelect=${onSelect} />`)}
