@@ -23,7 +23,8 @@ It arrived **broken**, see [the terms](https://example.org/terms).
 """
 LINKS = """Look:
 
-- [one](javascript:window.harmed='one'), <a href="javascript:window.harmed='two'">two</a>, [three](data:text/html,<script>parent.harmed='three'</script>)
+- [one](javascript:window.harmed='one'), <a href="javascript:window.harmed='two'">two</a>
+- [three](data:text/html,<script>parent.harmed='three'</script>)
 - ![four](x onerror=window.harmed='four'), <javascript:window.harmed='five'>, [six]( java\tscript:window.harmed='six')
 - [seven](https://example.org/"onmouseover="window.harmed='seven')
 - `<img src=x onerror=window.harmed='eight'>` **<svg/onload=window.harmed='nine'>**

@@ -803,6 +803,7 @@ def test_a_record_that_cannot_be_read_is_a_row_that_says_so(deployment: Stage, u
         redis.hdel(key_of(redis, registry.WORKERS_KEY), "broken")
 
 
+@pytest.mark.slow("a browser draws it")
 def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stage, url: str, page: Page) -> None:
     deployment.models.script([{"match": "^row 3$", "status": 400, "reply": "no"}, {"reply": "yes"}])
     rows = [f"row {number}" for number in range(6)]
@@ -828,8 +829,23 @@ def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stag
     for group in feed.groups():
         feed.deliver(group)
 
-    expect(page.locator("main")).to_contain_text("Done")
+    expect(page.locator("main .state")).to_have_text("Done with failures")
+    expect(page.locator("main .state")).to_have_class("state tone-wait")
     expect(page.locator("progress")).to_have_attribute("value", "1")
+    good = deployment.client.feed_batch(["row 1"], agent="writer", name="good")
+    bad = deployment.client.feed_batch(["row 3"], agent="writer", name="bad")
+    for other in (good, bad):
+        for group in other.groups():
+            other.deliver(group)
+    states = {"shown": "Done with failures", "good": "Done", "bad": "Failed"}
+    tones = {"Done with failures": "wait", "Done": "good", "Failed": "bad"}
+    for path, line_of in (("batches", "tbody tr"), ("home", ".lines li")):
+        page.goto(f"{url}/pages/{path}")
+        for name, state in states.items():
+            shown = page.locator(line_of, has=page.get_by_role("link", name=name, exact=True)).locator(".state")
+            expect(shown).to_have_text(state)
+            expect(shown).to_have_class(f"state tone-{tones[state]}")
+    page.goto(f"{url}/pages/batch/shown")
     page.get_by_role("button", name="Retry failed rows").click()
     page.get_by_role("dialog").get_by_role("button", name="Retry").click()
     expect(page.locator(".failures")).to_have_count(0)

@@ -41,7 +41,9 @@ test("batches have addresses, states and shares", () => {
   const address = new URL(batchAddress("/p", "rows 1"), "http://h");
   assert.deepEqual(pageOf("/p", address.pathname), { page: "batch", name: "rows 1" });
   assert.deepEqual(pageOf("/p", "/p/batches"), { page: "batches" });
-  assert.deepEqual([ofBatch("budget_spent").label, ofBatch("odd").label], ["Budget spent", "odd"]);
+  assert.deepEqual([ofBatch({ state: "budget_spent" }).label, ofBatch({ state: "odd" }).label], ["Budget spent", "odd"]);
+  const done = (failed) => ofBatch({ state: "done", failed, delivered: 3 });
+  assert.deepEqual([0, 1, 3].map((failed) => [done(failed).label, done(failed).tone]), [["Done", "good"], ["Done with failures", "wait"], ["Failed", "bad"]]);
   assert.deepEqual([batchIsOver("done"), batchIsOver("cancelled"), batchIsOver("paused")], [true, true, false]);
   assert.deepEqual([share({ total: null, delivered: 3 }), share({ total: 4, delivered: 1 }), share({ total: 0, delivered: 0 })], [0, 0.25, 1]);
 });

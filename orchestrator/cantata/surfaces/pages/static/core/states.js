@@ -35,8 +35,9 @@ const BATCH = {
   unreadable: { label: "Unreadable", tone: "bad", icon: "cross" },
 };
 
-/** Of a run that succeeded although steps of it failed. */
-const WITH_FAILURES = { label: "Succeeded with failures", tone: "wait", icon: "check" };
+/** Of a run that succeeded although steps of it failed, and of a batch that is done although rows of it failed. */
+const WITH_FAILURES = { label: "Succeeded with failures", tone: "wait", icon: "spent" };
+const WITH_FAILED_ROWS = { label: "Done with failures", tone: "wait", icon: "spent" };
 
 export const RUN_STATUSES = Object.keys(RUN);
 
@@ -46,8 +47,9 @@ export function ofRun(status, failures = 0) {
   return RUN[status] ?? { label: String(status), tone: "idle", icon: "ring" };
 }
 
-/** Return the label, tone and icon of a batch's state. */
-export function ofBatch(state) {
+/** Return the label, tone and icon of a batch's state; of one that is done, by its failed rows. */
+export function ofBatch({ state, failed, delivered }) {
+  if (state === "done" && failed) return failed >= delivered ? RUN.failed : WITH_FAILED_ROWS;
   return BATCH[state] ?? { label: String(state), tone: "idle", icon: "ring" };
 }
 
