@@ -48,6 +48,11 @@ class StepView(Value):
     first_at: float | None = Field(default=None, description="when its first attempt started")
     started_at: float | None = Field(default=None, description="when its last attempt started")
     ended_at: float | None = Field(default=None, description="when it ended")
+    awaits: Literal["answer", "time"] | None = Field(
+        default=None, description="what it waits, or waited, for: the answer of a person or program, or a time"
+    )
+    asked_at: float | None = Field(default=None, description="when it began to wait for that")
+    limited: bool = Field(default=False, description="whether a shared limit has held it back")
     error: ErrorInfo | None = Field(default=None, description="the error of the step, or of its last attempt")
     usage: Usage | None = Field(default=None, description="its usage, if it called a model")
     model: str | None = Field(default=None, description="the model that answered")
@@ -111,6 +116,7 @@ class CallView(Value):
     id: str
     name: str
     arguments: str
+    waits: bool = Field(default=False, description="whether it waits for the answer of a person or program")
 
 
 class MessageView(Value):

@@ -19,7 +19,7 @@ const STEP = {
   ready: { label: "Ready", tone: "wait", icon: "dot" },
   sent: { label: "In queue", tone: "wait", icon: "dot" },
   running: { label: "Running", tone: "busy", icon: "run" },
-  waiting_signal: { label: "Waiting", tone: "wait", icon: "hand" },
+  waiting_signal: { label: "Waits for an answer", tone: "wait", icon: "hand" },
   done: { label: "Done", tone: "good", icon: "check" },
   failed: { label: "Failed", tone: "bad", icon: "cross" },
   skipped: { label: "Skipped", tone: "idle", icon: "dash" },
@@ -62,8 +62,14 @@ export function share(batch) {
   return batch.total ? Math.min(1, batch.delivered / batch.total) : 1;
 }
 
-/** Return the label, tone and icon of a step's state. */
-export function ofStep(state) {
+const SLEEPS = { label: "Sleeps", tone: "idle", icon: "clock" };
+const HELD_BACK = { label: "Held back by a limit", tone: "wait", icon: "clock" };
+const TO_RETRY = { label: "Waits to retry", tone: "wait", icon: "clock" };
+
+/** Return the label, tone and icon of a step, by its state and what it waits for. */
+export function ofStep({ state, awaits = null, started_at: started = null, failures = 0, limited = false }) {
+  if (state === "running" && awaits === "time") return SLEEPS;
+  if (state === "waiting" && started !== null) return limited && !failures ? HELD_BACK : TO_RETRY;
   return STEP[state] ?? { label: String(state), tone: "idle", icon: "ring" };
 }
 
