@@ -18,6 +18,7 @@ from cantata.client.runs import ChainRun
 from cantata.engine.fleet import registry
 from cantata.features.batches.batch_store import BatchTarget
 from cantata.ledger.redis.keys import key_of, run_key
+from cantata.operation.traces import conventions
 from tests.integration.browser import hostile, lag
 from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, tool
 from tests.integration.redis.servers import free_port
@@ -329,6 +330,33 @@ def test_a_step_of_a_workflow_in_python_shows_its_line(deployment: Stage, url: s
 
     expect(page.locator(".step-facts")).to_contain_text(re.compile(r"Linepage_tools\.py:\d+"))
     run.cancel()
+
+
+def test_a_run_and_its_attempts_link_to_their_trace_where_its_address_is_set(
+    deployment: Stage, url: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = deployment.chain(tool("only", "add"))
+    run.wait(PATIENCE_S)
+    trace = f"{conventions.trace_id(run.run_id):032x}"
+    root, span = conventions.run_span(run.run_id), conventions.step_span(run.run_id, "only", 1)
+
+    page.goto(f"{url}/pages/run/{run.run_id}?step=only")
+    expect(page.locator(".attempts li")).to_have_count(1)
+    expect(page.locator("a[href*='traces.example']")).to_have_count(0)
+    for template, links in {
+        "https://traces.example/{trace_id}?s={span_id}": [f"{trace}?s={root:016x}", f"{trace}?s={span:016x}"],
+        "https://traces.example/{trace_id}": [trace],
+    }.items():
+        monkeypatch.setenv("CANTATA_TRACE_URL", template)
+        with deployment.gateway() as address:
+            page.goto(f"{address}/pages/run/{run.run_id}?step=only")
+            expect(page.locator(".attempts li")).to_have_count(1)
+            found = page.locator("a[href*='traces.example']")
+            expect(found).to_have_count(len(links))
+            assert [link.get_attribute("href") for link in found.all()] == [
+                f"https://traces.example/{each}" for each in links
+            ]
+            page.goto("about:blank")  # before this gateway ends
 
 
 @pytest.mark.thorough("a hundred and twenty runs; the lists are held by gateway/test_pages.py")

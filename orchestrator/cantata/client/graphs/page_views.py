@@ -26,6 +26,10 @@ class RunDetail(RunSummary):
     answer: JsonValue = Field(default=None, description="its output so far, truncated if it is large")
     code_mixed: str = Field(default="", description="user modules of which its steps ran with several versions")
     cut: bool = Field(default=False, description="whether request or answer was truncated")
+    trace_id: str = Field(
+        default="", description="the id of its trace, where traces are exported: 32 hexadecimal digits"
+    )
+    span_id: str = Field(default="", description="the id of the root span: 16 hexadecimal digits")
 
 
 class StepView(Value):
@@ -102,6 +106,7 @@ class AttemptView(Value):
     started_at: float
     ended_at: float | None = None
     worker: str | None = None
+    span_id: str | None = Field(default=None, description="the id of its span; null if its worker died")
     end: str | None = Field(
         default=None,
         description="the type of its end; null while it runs",

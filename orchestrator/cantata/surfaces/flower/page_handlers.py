@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tornado import web
 
+from cantata.settings import settings
 from cantata.surfaces.flower import flower_options
 from cantata.surfaces.flower.page_service import PageService
 from cantata.surfaces.http.origins import foreign_page, is_local_request
@@ -46,7 +47,12 @@ class DocumentHandler(RunPageHandler):
     def get(self) -> None:
         prefix = flower_options.prefix()
         # Without a scheme: behind a proxy only the browser knows it.
-        found = assets.index(api=f"{prefix}/runs/api", base=f"{prefix}/runs", flower=f"//{self.request.host}{prefix}")
+        found = assets.index(
+            api=f"{prefix}/runs/api",
+            base=f"{prefix}/runs",
+            flower=f"//{self.request.host}{prefix}",
+            trace=settings().trace_url or "",
+        )
         _send(self, found)
 
 

@@ -90,6 +90,7 @@ def gateway(
                 per_s=rate,
                 max_open=most,
                 flower=settings().flower_url or "",
+                trace=settings().trace_url or "",
                 url_prefix=url_prefix,
             )
             metrics = scrape_address(metrics_port)

@@ -42,7 +42,7 @@ export function Panel({ runId, stepId, view, replies, now, onClose, reload, go }
       ${step?.state === "waiting_signal" && detail && html`<${StepSignal} runId=${runId} stepId=${stepId} params=${detail.params} onDone=${reload} />`}
       ${step && runIsOver(view.run.status) && view.run.kind !== "webhook" && html`<${ForkHere} run=${view.run} stepId=${stepId} go=${go} />`}
       ${replies && step?.state === "running" && html`<section><h3>Reply</h3><${Pieces} replies=${replies} /></section>`}
-      ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
+      ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} traceId=${view.run.trace_id} />` : !fault && html`<p class="muted">Reading…</p>`}
     </div>
   </aside>`;
 }
@@ -72,7 +72,7 @@ function Facts({ step, detail, now }) {
   return html`<dl class="step-facts">${facts.filter(([, what]) => what).map(([name, what]) => html`<div key=${`${name} ${what}`}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>`;
 }
 
-function Detail({ detail, replies, isRunning }) {
+function Detail({ detail, replies, isRunning, traceId }) {
   const inputs = named(detail.inputs);
   const params = named(detail.params, INTERNAL_PARAMS);
   const isTold = detail.transcript.length > 0 && detail.transcript.at(-1).text === detail.output;
@@ -86,7 +86,7 @@ function Detail({ detail, replies, isRunning }) {
     ${given !== null && html`<${Value} name="Given" json=${given} isOpen />`}
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
     ${inputs && html`<${Value} name="Inputs" json=${inputs} isOpen=${!detail.transcript.length} />`}
-    ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} known=${detail.step.error && messageOf(detail.step.error)} /></section>`}
+    ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} traceId=${traceId} known=${detail.step.error && messageOf(detail.step.error)} /></section>`}
     ${info && html`<${Value} name="Recorded at its end" json=${info} />`}
     ${detail.logs.length > 0 && html`<section><h3>Logs</h3><${Logs} lines=${detail.logs} /></section>`}
     ${detail.cut && html`<p class="muted">Large values were truncated; <code>submit runs show</code> has them whole.</p>`}`;
