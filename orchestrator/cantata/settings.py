@@ -28,6 +28,20 @@ def _namespace(name: str) -> str:
     return name
 
 
+def _trace_url(template: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#\"<>\x00-\x1f]+[^\s\"<>\x00-\x1f]*", template):
+        raise ValueError(
+            "the address of a trace begins with http:// or https:// and a host, and has no spaces, quotes or angle brackets"
+        )
+    unknown = set(re.findall(r"\{(\w*)\}", template)) - {"trace_id", "span_id"}
+    if unknown or "{trace_id}" not in template:
+        raise ValueError(
+            "the address of a trace has {trace_id} where the id stands, and may have {span_id}; "
+            + (f"{', '.join(sorted(unknown))!r} is neither" if unknown else "there is no {trace_id}")
+        )
+    return template
+
+
 class Settings(Value):
     """The settings of a process."""
 
@@ -140,6 +154,12 @@ class Settings(Value):
         default=None,
         alias="CANTATA_FLOWER_URL",
         description="the URL of Flower for browsers: the gateway's pages link to its tasks",
+    )
+    trace_url: Annotated[str, AfterValidator(_trace_url)] | None = Field(
+        default=None,
+        alias="CANTATA_TRACE_URL",
+        description="the URL of a trace for browsers, with `{trace_id}`, and `{span_id}` if steps are to have links too: the run pages "
+        "link to the traces of runs; a variable of the gateway and Flower",
     )
     gateway_url: str | None = Field(
         default=None,

@@ -57,3 +57,9 @@ def echo(**given: object) -> dict[str, object]:
 async def asks(wf: Workflow) -> Any:
     """Wait for a person."""
     return await wf.wait("approve")
+
+
+@workflow
+async def naps(wf: Workflow) -> None:
+    """Sleep longer than a test."""
+    await wf.sleep(3600)

@@ -18,9 +18,9 @@ from cantata.client.runs import ChainRun
 from cantata.engine.fleet import registry
 from cantata.features.batches.batch_store import BatchTarget
 from cantata.ledger.redis.keys import key_of, run_key
+from cantata.operation.traces import conventions
 from tests.integration.browser import hostile, lag
-from tests.integration.browser.chromium import chromium
-from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, stage, tool
+from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, tool
 from tests.integration.redis.servers import free_port
 from tests.waiting import at_best, until
 
@@ -38,28 +38,6 @@ LOOKS: dict[str, Any] = {
 """Looks of a page, each with the rules of axe that depend on it."""
 VIOLATIONS = """(rules) => axe.run({resultTypes: ["violations"], ...rules})
     .then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ${each.nodes[0].html}`))"""
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The stage of all tests, which leave it as they found it."""
-    with chromium() as browser, stage(tmp_path_factory.mktemp("pages"), browser) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def url(deployment: Stage) -> Iterator[str]:
-    """A gateway without tokens."""
-    with deployment.gateway("--rate", "10000") as address:
-        yield address
-
-
-@pytest.fixture
-def page(deployment: Stage) -> Iterator[Page]:
-    """A page that must not complain of anything."""
-    deployment.models.script([])
-    with deployment.page() as made:
-        yield made
 
 
 @pytest.mark.slow("a browser draws it")
@@ -352,6 +330,33 @@ def test_a_step_of_a_workflow_in_python_shows_its_line(deployment: Stage, url: s
 
     expect(page.locator(".step-facts")).to_contain_text(re.compile(r"Linepage_tools\.py:\d+"))
     run.cancel()
+
+
+def test_a_run_and_its_attempts_link_to_their_trace_where_its_address_is_set(
+    deployment: Stage, url: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = deployment.chain(tool("only", "add"))
+    run.wait(PATIENCE_S)
+    trace = f"{conventions.trace_id(run.run_id):032x}"
+    root, span = conventions.run_span(run.run_id), conventions.step_span(run.run_id, "only", 1)
+
+    page.goto(f"{url}/pages/run/{run.run_id}?step=only")
+    expect(page.locator(".attempts li")).to_have_count(1)
+    expect(page.locator("a[href*='traces.example']")).to_have_count(0)
+    for template, links in {
+        "https://traces.example/{trace_id}?s={span_id}": [f"{trace}?s={root:016x}", f"{trace}?s={span:016x}"],
+        "https://traces.example/{trace_id}": [trace],
+    }.items():
+        monkeypatch.setenv("CANTATA_TRACE_URL", template)
+        with deployment.gateway() as address:
+            page.goto(f"{address}/pages/run/{run.run_id}?step=only")
+            expect(page.locator(".attempts li")).to_have_count(1)
+            found = page.locator("a[href*='traces.example']")
+            expect(found).to_have_count(len(links))
+            assert [link.get_attribute("href") for link in found.all()] == [
+                f"https://traces.example/{each}" for each in links
+            ]
+            page.goto("about:blank")  # before this gateway ends
 
 
 @pytest.mark.thorough("a hundred and twenty runs; the lists are held by gateway/test_pages.py")
@@ -932,6 +937,7 @@ def test_a_record_that_cannot_be_read_is_a_row_that_says_so(deployment: Stage, u
         redis.hdel(key_of(redis, registry.WORKERS_KEY), "broken")
 
 
+@pytest.mark.slow("a browser draws it")
 def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stage, url: str, page: Page) -> None:
     deployment.models.script([{"match": "^row 3$", "status": 400, "reply": "no"}, {"reply": "yes"}])
     rows = [f"row {number}" for number in range(6)]
@@ -957,8 +963,23 @@ def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stag
     for group in feed.groups():
         feed.deliver(group)
 
-    expect(page.locator("main")).to_contain_text("Done")
+    expect(page.locator("main .state")).to_have_text("Done with failures")
+    expect(page.locator("main .state")).to_have_class("state tone-wait")
     expect(page.locator("progress")).to_have_attribute("value", "1")
+    good = deployment.client.feed_batch(["row 1"], agent="writer", name="good")
+    bad = deployment.client.feed_batch(["row 3"], agent="writer", name="bad")
+    for other in (good, bad):
+        for group in other.groups():
+            other.deliver(group)
+    states = {"shown": "Done with failures", "good": "Done", "bad": "Failed"}
+    tones = {"Done with failures": "wait", "Done": "good", "Failed": "bad"}
+    for path, line_of in (("batches", "tbody tr"), ("home", ".lines li")):
+        page.goto(f"{url}/pages/{path}")
+        for name, state in states.items():
+            shown = page.locator(line_of, has=page.get_by_role("link", name=name, exact=True)).locator(".state")
+            expect(shown).to_have_text(state)
+            expect(shown).to_have_class(f"state tone-{tones[state]}")
+    page.goto(f"{url}/pages/batch/shown")
     page.get_by_role("button", name="Retry failed rows").click()
     page.get_by_role("dialog").get_by_role("button", name="Retry").click()
     expect(page.locator(".failures")).to_have_count(0)

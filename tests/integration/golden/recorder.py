@@ -115,6 +115,7 @@ CHANCE: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"redis\+socket://[^ ,]*", "<url>"),
     (r'^(\w+ +(?:disk|memory) +).*|("name": "(?:disk|memory)", "status": "\w+", "message": )"[^"]*"', r'\1\2"<facts>"'),
     (r'("definitions": ?)"[0-9a-f]{12}"', r'\1"<digest>"'),
+    (r'("trace_id": ?)"[0-9a-f]{32}"', r'\1"<id>"'),
     (
         r'("counts": ?)(\{[^}]*\})',
         lambda found: found[1] + json.dumps(dict(sorted(json.loads(found[2]).items()))),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import EmbeddedClient
+from cantata.client.graphs.run_pages import RunPages
 from cantata.client.runs import Run
 from cantata.operation.traces import conventions
 from cantata.testing import ScriptedModels
@@ -70,6 +71,19 @@ def test_a_chain_is_one_trace_from_submit_to_end(client: EmbeddedClient, collect
     )
     assert tool.resource["service.name"] == "tested"
     assert collector.headers[-1]["x-team"] == "ours"
+
+
+def test_the_run_pages_know_the_ids_of_what_was_exported(client: EmbeddedClient, collector: Collector) -> None:
+    run = client.submit_chain({"nodes": [node("one", "add", a=1)], "entry_node": "one"})
+    run.wait(PATIENCE_S)
+    pages = RunPages(client.engine)
+
+    spans = trace_of(collector, run.run_id, len(done(run)))
+    shown, step = pages.graph(None, run.run_id).run, pages.step(None, run.run_id, "one")
+
+    (root,) = (span for span in spans if not span.parent_id)
+    assert (shown.trace_id, shown.span_id) == (root.trace_id, root.span_id)
+    assert [each.span_id for each in step.attempts] == [each.span_id for each in named(spans, "execute_tool add")]
 
 
 def test_agents_and_their_models_follow_the_conventions(

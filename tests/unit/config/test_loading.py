@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,30 @@ def test_a_wrong_namespace_is_told_in_our_words_alone(monkeypatch: pytest.Monkey
     monkeypatch.setenv("CANTATA_NAMESPACE", "A:b")
 
     with pytest.raises(ConfigError, match=r"^environment: CANTATA_NAMESPACE: a namespace has 1 to 40 of"):
+        settings()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("http://jaeger:16686/trace/{trace_id}", ""),
+        ('https://grafana/explore?left={"q":"{trace_id}","s":"{span_id}"}'.replace('"', "%22"), ""),
+        ("http://jaeger/trace/", "there is no {trace_id}"),
+        ("http://jaeger/{traceID}/{trace_id}", "'traceID' is neither"),
+        ("javascript:alert('{trace_id}')", "begins with http:// or https://"),
+        ("http:///{trace_id}", "begins with http:// or https://"),
+        ("http://jaeger/ {trace_id}", "no spaces"),
+    ],
+)
+def test_the_address_of_traces_is_checked_at_the_start(
+    template: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTATA_TRACE_URL", template)
+
+    if not message:
+        assert settings().trace_url == template
+        return
+    with pytest.raises(ConfigError, match=f"^environment: CANTATA_TRACE_URL: .*{re.escape(message)}"):
         settings()
 
 

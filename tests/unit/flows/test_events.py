@@ -13,7 +13,7 @@ from cantata.client.graphs.run_pages import attempts_of
 from cantata.client.view import RunView
 from cantata.flows import events
 from cantata.flows.events import EVENT_CLASSES, RunEvent, event_of
-from cantata.ledger.runs.timeline import KINDS
+from cantata.ledger.runs.timeline import KINDS, NOTED
 from cantata.surfaces.cli.views.plain_view import apply_and_describe
 from cantata.surfaces.gateway.api.chat_frames import frame_of
 from cantata.values import JsonValue
@@ -36,10 +36,10 @@ def test_every_event_that_is_written_has_a_class_and_every_class_is_written() ->
 
 
 def test_scripts_that_look_for_events_know_the_same_types() -> None:
-    (moments,) = re.findall(r"local KINDS = {(.*?)}", LUA)
+    (moments,) = re.findall(r"local KINDS = {(.*?)}", LUA, re.DOTALL)
     (ends,) = re.findall(r"local ENDINGS = {(.*?)}", LUA)
 
-    assert set(re.findall(r"\w+(?= = true)", moments)) == KINDS
+    assert set(re.findall(r"\w+(?= = true)", moments)) == NOTED
     assert set(re.findall(r"\w+(?= = true)", ends)) == KINDS - {"started"}
 
 

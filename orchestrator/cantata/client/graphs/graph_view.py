@@ -7,7 +7,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from cantata.client.graphs.map_folding import FoldedGraph, ItemCounts
 from cantata.client.graphs.page_views import EdgeView, MapView, StepView
@@ -48,7 +48,7 @@ class RunGraph:
         ready = self._ready()
         order = sorted(
             self.shown,
-            key=lambda step_id: (self._at(step_id).first_ms or self._at(step_id).ended_ms or float("inf"), step_id),
+            key=lambda step_id: (self._at(step_id).begun_ms or self._at(step_id).ended_ms or float("inf"), step_id),
         )
         return [self.step(step_id, ready.get(step_id)) for step_id in order]
 
@@ -79,6 +79,9 @@ class RunGraph:
             first_at=_seconds(at.first_ms),
             started_at=_seconds(at.started_ms),
             ended_at=_seconds(ended) if ended else closed if is_over else None,
+            awaits=_awaited(spec, at),
+            asked_at=_seconds(at.asked_ms),
+            limited=at.was_limited,
             error=ErrorInfo.model_validate(error) if error else None,
             usage=Usage.model_validate(usage) if usage else None,
             model=cast("str | None", info.get("model")),
@@ -96,7 +99,7 @@ class RunGraph:
         last |= self._slots_free()
         ready = {}
         for step_id in self.shown:
-            first, before = self._at(step_id).first_ms, last.get(step_id)
+            first, before = self._at(step_id).begun_ms, last.get(step_id)
             if first is not None or self.snapshot.steps[step_id].state not in NOT_READY:
                 known = [at for at in (first, before) if at]
                 ready.update({step_id: min(known)} if known else {})
@@ -190,6 +193,13 @@ class RunGraph:
             for owner, items in self.folded.maps.items()
             if owner in self.shown
         ]
+
+
+def _awaited(spec: Mapping[str, Any], at: Moments) -> Literal["answer", "time"] | None:
+    """Return what a step waits, or waited, for instead of a queue."""
+    if kind_named(str(spec["kind"])).role == "wait":
+        return "time" if (spec.get("params") or {}).get("sleeps") else "answer"
+    return "answer" if at.asked_ms else None
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -26,6 +26,10 @@ class RunDetail(RunSummary):
     answer: JsonValue = Field(default=None, description="its output so far, truncated if it is large")
     code_mixed: str = Field(default="", description="user modules of which its steps ran with several versions")
     cut: bool = Field(default=False, description="whether request or answer was truncated")
+    trace_id: str = Field(
+        default="", description="the id of its trace, where traces are exported: 32 hexadecimal digits"
+    )
+    span_id: str = Field(default="", description="the id of the root span: 16 hexadecimal digits")
 
 
 class StepView(Value):
@@ -48,6 +52,11 @@ class StepView(Value):
     first_at: float | None = Field(default=None, description="when its first attempt started")
     started_at: float | None = Field(default=None, description="when its last attempt started")
     ended_at: float | None = Field(default=None, description="when it ended")
+    awaits: Literal["answer", "time"] | None = Field(
+        default=None, description="what it waits, or waited, for: the answer of a person or program, or a time"
+    )
+    asked_at: float | None = Field(default=None, description="when it began to wait for that")
+    limited: bool = Field(default=False, description="whether a shared limit has held it back")
     error: ErrorInfo | None = Field(default=None, description="the error of the step, or of its last attempt")
     usage: Usage | None = Field(default=None, description="its usage, if it called a model")
     model: str | None = Field(default=None, description="the model that answered")
@@ -100,6 +109,7 @@ class AttemptView(Value):
     started_at: float
     ended_at: float | None = None
     worker: str | None = None
+    span_id: str | None = Field(default=None, description="the id of its span; null if its worker died")
     end: str | None = Field(
         default=None,
         description="the type of its end; null while it runs",
@@ -114,6 +124,7 @@ class CallView(Value):
     id: str
     name: str
     arguments: str
+    waits: bool = Field(default=False, description="whether it waits for the answer of a person or program")
 
 
 class MessageView(Value):

@@ -24,7 +24,7 @@ from cantata.client.tenant_client import TenantClient
 from cantata.engine.engine import Engine
 from cantata.engine.fleet import code_versions, holds
 from cantata.features.forks.fork_requests import FORKED_FROM
-from cantata.flows.events import RunEvent
+from cantata.flows.events import LeaseLost, OutcomeUncertain, RunEvent, types_where
 from cantata.flows.graph import RAW, START
 from cantata.flows.step_kinds import kind_named
 from cantata.flows.wire import RUN_OVER
@@ -33,8 +33,11 @@ from cantata.ledger.runs import timeline
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.run_snapshot import Snapshot
 from cantata.ledger.runs.timeline import Moments
+from cantata.operation.traces import conventions
 from cantata.values import JsonValue
 
+LEFT_NO_SPAN = types_where(lambda event: event in (LeaseLost, OutcomeUncertain))
+"""Types of the ends of attempts whose workers died."""
 MAX_STEPS = 2000
 """Steps of a graph: if there are more, those that started last."""
 
@@ -102,7 +105,7 @@ class RunPages:
             given=truncation.value(self._ledger.reader.given(run_id, step_id)),
             output=truncation.value(record.output),
             info={name: truncation.value(value) for name, value in record.info.items() if name not in SHOWN_APART},
-            attempts=attempts_of(events, snapshot.run.closed_at),
+            attempts=[_with_span(each, run_id, step_id) for each in attempts_of(events, snapshot.run.closed_at)],
             transcript=list(self._transcript(snapshot, record)),
             logs=[line for line in Logs(self._ledger.redis, run_id).read() if line.step == step_id][-MAX_LINES:],
             usage=view.usage,
@@ -144,6 +147,8 @@ class RunPages:
             forked_from=snapshot.run.labels.get(FORKED_FROM),
             code_mixed=code_versions.describe_mixed(snapshot.run.code),
             cut=snapshot.is_cut or truncation.was_cut,
+            trace_id=f"{conventions.trace_id(snapshot.run.run_id):032x}",
+            span_id=f"{conventions.run_span(snapshot.run.run_id):016x}",
         )
 
     def _answer(self, snapshot: Snapshot, truncation: Truncation) -> JsonValue:
@@ -219,6 +224,14 @@ def attempts_of(events: Iterable[RunEvent], closed_at: float | None) -> list[Att
     if found and found[-1].end is None and closed_at is not None:
         found[-1] = found[-1].model_copy(update={"end": CLOSED, "ended_at": closed_at})
     return found
+
+
+def _with_span(attempt: AttemptView, run_id: str, step_id: str) -> AttemptView:
+    """Return an attempt with the id of its span; one whose worker died has left none."""
+    if attempt.end in LEFT_NO_SPAN:
+        return attempt
+    span_id = f"{conventions.step_span(run_id, step_id, attempt.attempt):016x}"
+    return attempt.model_copy(update={"span_id": span_id})
 
 
 def _newest(step_ids: Sequence[str], moments: Mapping[str, Moments]) -> Sequence[str]:

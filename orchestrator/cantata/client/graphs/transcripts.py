@@ -72,9 +72,15 @@ def _calls(turn: RecordedStep) -> list[dict[str, Any]]:
 def _round(step_id: str, turn: RecordedStep, calls: Mapping[str, RecordedStep]) -> Iterator[MessageView]:
     """Yield a reply, the results of its tool calls, and the next message to the model."""
     calls_asked, output = _calls(turn), cast("dict[str, Any]", turn.output)
+    waiting = {name for name, step in calls.items() if step.state == "waiting_signal"}
     shown = [
-        CallView(id=call.get("id") or f"call {i}", name=call["name"], arguments=as_text(call.get("arguments")))
-        for i, call in enumerate(calls_asked, 1)
+        CallView(
+            id=call.get("id") or f"call {number + 1}",
+            name=call["name"],
+            arguments=as_text(call.get("arguments")),
+            waits=f"{step_id}/t{number}" in waiting,
+        )
+        for number, call in enumerate(calls_asked)
     ]
     yield _reply(turn, output.get("reply", "")).model_copy(update={"calls": shown})
     for number, (call, view) in enumerate(zip(calls_asked, shown, strict=True)):

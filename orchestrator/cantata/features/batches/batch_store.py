@@ -85,6 +85,13 @@ class BatchInfo(Value):
         """True if it is done or cancelled."""
         return self.state in ("done", "cancelled")
 
+    @property
+    def outcome(self) -> str:
+        """Its state for people: a batch that is done with failed rows is no success."""
+        if self.state == "done" and self.failed:
+            return "failed" if self.failed >= self.delivered else "done with failures"
+        return self.state
+
 
 class Delivered(NamedTuple):
     """A delivered row."""

@@ -1,6 +1,7 @@
--- Replies when steps began and ended, by some of a run's events: a flat list of type, step, worker, when (ms).
+-- Replies when steps began and ended, and what held them back, by some of a run's events: a flat list of type, step, worker, when (ms).
 -- ARGV: run, first and last offset, then for each map of which not all items are wanted: its prefix and "/", how many items are.
-local KINDS = {started = true, done = true, failed = true, missed_deadline = true, skipped = true, expanded = true}
+local KINDS = {started = true, done = true, failed = true, missed_deadline = true, skipped = true, expanded = true,
+  waiting = true, sleeping = true, uncertain = true, rate_limited = true}
 local found, n = {}, 0
 
 -- Whether a step is an item beyond those that are wanted, or was added by one.

@@ -6,10 +6,20 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
-from cantata.flows.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
+from cantata.flows.events import (
+    OutcomeUncertain,
+    RateLimited,
+    RunEvent,
+    SignalAwaited,
+    SleepBegan,
+    StepExpanded,
+    StepStarted,
+    event_of,
+    types_where,
+)
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.ledger.scripts import SCRIPTS
@@ -21,24 +31,42 @@ MAX_CACHED_RUNS, MAX_CACHED_STEPS = 32, 20_000  # whose moments are cached in th
 
 KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, StepExpanded))
 """Types of events that mark the begin or the end of a step."""
+HOLDS = types_where(lambda event: event in (OutcomeUncertain, SignalAwaited, SleepBegan))
+"""Types of events after which a step waits for an answer or a time."""
+LIMITED = types_where(lambda event: event is RateLimited)
+NOTED = KINDS | HOLDS | LIMITED
+"""Types of events that change the moments of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The begin and the end of a step, in ms, and its last worker."""
+    """The begin and the end of a step, in ms, its last worker, and what held it back."""
 
     first_ms: int | None = None
     started_ms: int | None = None
     ended_ms: int | None = None
     worker: str = ""
+    asked_ms: int | None = None
+    """The time at which it began to wait for an answer or a time."""
+    was_limited: bool = False
+    """True if a shared limit has held it back."""
 
     def after(self, kind: str, worker: str, at_ms: int) -> Moments:
-        """Return the moments after another event of KINDS."""
+        """Return the moments after another event of NOTED."""
+        if kind in HOLDS:
+            return replace(self, asked_ms=at_ms)
+        if kind in LIMITED:
+            return replace(self, was_limited=True)
         if kind == "started":
-            return Moments(self.first_ms or at_ms, at_ms, self.ended_ms, worker)
+            return replace(self, first_ms=self.first_ms or at_ms, started_ms=at_ms, worker=worker)
         if worker:  # of an attempt whose end is its only event
-            return Moments(self.first_ms or at_ms, at_ms, at_ms, worker)
-        return Moments(self.first_ms, self.started_ms, at_ms, self.worker)
+            return replace(self, first_ms=self.first_ms or at_ms, started_ms=at_ms, ended_ms=at_ms, worker=worker)
+        return replace(self, ended_ms=at_ms)
+
+    @property
+    def begun_ms(self) -> int | None:
+        """The time at which it began: to work, or to wait for an answer or a time."""
+        return self.first_ms or self.asked_ms
 
 
 NEVER = Moments()
@@ -88,7 +116,7 @@ def moments_in(events: Iterable[RunEvent]) -> Moments:
     """Return when a step began and ended, by all its events."""
     found = NEVER
     for event in events:
-        if event.type in KINDS:
+        if event.type in NOTED:
             found = found.after(event.type, event.worker or "", event.at_ms)
     return found
 

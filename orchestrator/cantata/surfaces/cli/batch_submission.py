@@ -130,7 +130,7 @@ def describe(batch: BatchInfo) -> str:
     began = text_format.moment(batch.created_at)
     rows = f"{batch.delivered:,}{total} rows"
     parts = (f"{batch.target.kind} {batch.target.name}", began, rows, failed, text_format.usage(batch.usage))
-    return f"{batch.name:20}  {text_format.state_label(batch.state):12}  " + " · ".join(filter(None, parts))
+    return f"{batch.name:20}  {text_format.state_label(batch.outcome):12}  " + " · ".join(filter(None, parts))
 
 
 def _name_of(file: str) -> str:

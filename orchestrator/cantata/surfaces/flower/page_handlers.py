@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tornado import web
 
 from cantata.client.auditing import ANONYMOUS, Actor, act_as
+from cantata.settings import settings
 from cantata.surfaces.flower import flower_options
 from cantata.surfaces.flower.page_service import PageService
 from cantata.surfaces.flower.passwords import user_in
@@ -66,7 +67,12 @@ class DocumentHandler(RunPageHandler):
     def get(self) -> None:
         prefix = flower_options.prefix()
         # Without a scheme: behind a proxy only the browser knows it.
-        found = assets.index(api=f"{prefix}/runs/api", base=f"{prefix}/runs", flower=f"//{self.request.host}{prefix}")
+        found = assets.index(
+            api=f"{prefix}/runs/api",
+            base=f"{prefix}/runs",
+            flower=f"//{self.request.host}{prefix}",
+            trace=settings().trace_url or "",
+        )
         _send(self, found)
 
 

@@ -54,6 +54,7 @@ def create_app(
     burst: int | None = None,
     max_open: int = MAX_WAITING,
     flower: str = "",
+    trace: str = "",
     url_prefix: str = "",
     access_log: bool = False,
 ) -> FastAPI:
@@ -62,6 +63,7 @@ def create_app(
     Args:
         max_open: streams, WebSockets and waiting requests that one tenant may have open at once.
         flower: the address of Flower, for links of the run pages.
+        trace: the address of a trace, with `{trace_id}`, for links of the run pages.
         url_prefix: the prefix that a proxy adds to every path.
         access_log: whether each request is logged.
 
@@ -99,7 +101,7 @@ def create_app(
         redirect_slashes=False,
         servers=[{"url": prefix}] if prefix else None,
     )  # FastAPI's own pages would load scripts from other hosts
-    app.state.service, app.state.request_rate, app.state.flower = service, request_rate, flower
+    app.state.service, app.state.request_rate, app.state.flower, app.state.trace = service, request_rate, flower, trace
     app.state.fleet_monitor = metrics.FleetMonitor(client)
     for router in ROUTERS:
         app.include_router(router)

@@ -46,11 +46,12 @@ class Asset:
     etag: str
 
 
-def index(*, api: str, base: str, flower: str = "") -> Asset:
-    """Return the document of every page, with values for `{{api}}`, `{{base}}` and `{{flower}}`, without a trailing slash."""
+def index(*, api: str, base: str, flower: str = "", trace: str = "") -> Asset:
+    """Return the document of every page, with the addresses of the API, the pages and Flower, without a trailing slash, and of traces."""
     text = _files()["index.html"].body.decode()
     for name, value in (("api", api), ("base", base), ("flower", flower)):
         text = text.replace("{{" + name + "}}", escape(value.rstrip("/")))
+    text = text.replace("{{trace}}", escape(trace))
     return _asset(text.encode(), "index.html")
 
 

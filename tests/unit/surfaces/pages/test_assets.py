@@ -13,11 +13,14 @@ STATIC = Path(str(files("cantata.surfaces.pages") / "static"))
 
 
 def test_the_document_knows_where_everything_is() -> None:
-    text = assets.index(api="", base="/pages", flower='http://x/"><script>').body.decode()
+    text = assets.index(
+        api="", base="/pages", flower='http://x/"><script>', trace="http://t/{trace_id}?s='{span_id}&a"
+    ).body.decode()
 
     assert 'data-api=""' in text
     assert 'data-base="/pages"' in text
     assert "&quot;&gt;&lt;script&gt;" in text
+    assert 'data-trace="http://t/{trace_id}?s=&#x27;{span_id}&amp;a"' in text
     assert "{{" not in text
 
 

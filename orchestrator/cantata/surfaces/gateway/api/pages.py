@@ -202,8 +202,10 @@ async def asset(request: Request, path: str) -> Response:
 @static.get(f"{PAGES}/{{path:path}}")
 async def page(request: Request, service: ServiceDep, path: str = "") -> Response:
     """Return the document of every page."""
+    state = request.app.state
     return _file(
-        request, assets.index(api=service.prefix, base=service.prefix + PAGES, flower=request.app.state.flower)
+        request,
+        assets.index(api=service.prefix, base=service.prefix + PAGES, flower=state.flower, trace=state.trace),
     )
 
 

@@ -1,6 +1,6 @@
 /** Settings from the document, and from this browser: the token and the tenant (until the tab is closed), and the theme. */
 
-const { api, base, flower } = document.documentElement.dataset;
+const { api, base, flower, trace } = document.documentElement.dataset;
 const TOKEN = "cantata.token";
 const TENANT = "cantata.tenant";
 const THEME = "cantata.theme";
@@ -13,6 +13,12 @@ export const isInFlower = urls.api.startsWith(urls.base);
 
 function webAddress(text) {
   return /^(https?:\/\/|\/)/.test(text ?? "") ? text : "";
+}
+
+/** Return the address of a trace, or of a span in it; "" without ids, without a setting, or if the setting has no place for the span's. */
+export function traceAddress(traceId, spanId, isOfSpan = false) {
+  const isKnown = webAddress(trace) && traceId && spanId && (!isOfSpan || trace.includes("{span_id}"));
+  return isKnown ? trace.replaceAll("{trace_id}", traceId).replaceAll("{span_id}", spanId) : "";
 }
 
 /** Return the user's token, or "". */

@@ -92,6 +92,7 @@ def gateway(
                 per_s=rate,
                 max_open=most,
                 flower=settings().flower_url or "",
+                trace=settings().trace_url or "",
                 url_prefix=url_prefix,
                 access_log=settings().access_log,
             )

@@ -54,6 +54,12 @@ export function valueOf(text) {
   }
 }
 
+/** Return a text's first line with words, without the marks of Markdown: a title of a question. */
+export function titleOf(text) {
+  const lines = text.split("\n").map((line) => line.replace(/^[\s#>*+-]+|[*_`]/g, "").trim());
+  return lines.find((line) => /[\p{L}\p{N}]/u.test(line)) ?? text;
+}
+
 /** Return the question in the context of a wait, or "". */
 export function questionOf(context) {
   const found = context?.question ?? context?.prompt ?? context;

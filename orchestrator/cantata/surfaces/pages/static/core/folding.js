@@ -90,10 +90,10 @@ function countStates(steps) {
 
 /** Return the state of a group, as the state of a step. */
 export function stateOf({ counts, count }) {
-  if (counts.failed) return ofStep("failed");
-  if (counts.running) return ofStep("running");
-  if (counts.done + counts.skipped >= count) return ofStep(counts.done || !count ? "done" : "skipped");
-  return ofStep(counts.done ? "running" : "waiting");
+  if (counts.failed) return ofStep({ state: "failed" });
+  if (counts.running) return ofStep({ state: "running" });
+  if (counts.done + counts.skipped >= count) return ofStep({ state: counts.done || !count ? "done" : "skipped" });
+  return ofStep({ state: counts.done ? "running" : "waiting" });
 }
 
 function commonName(steps) {

@@ -12,6 +12,10 @@ const CHANGES = {
   started: (event, at, step) => ({
     attempt: event.attempt, worker: event.worker, first_at: step.first_at ?? at, started_at: at, ended_at: null, error: null,
   }),
+  waiting: (event, at) => ({ awaits: "answer", asked_at: at }),
+  uncertain: (event, at) => ({ awaits: "answer", asked_at: at }),
+  sleeping: (event, at) => ({ awaits: "time", asked_at: at }),
+  rate_limited: () => ({ limited: true }),
   done: (event) => (event.timed_out ? { state: "timed_out" } : {}),
   retry: (event, at, step) => ({ failures: step.failures + 1 }),
   lost: (event, at, step) => ({ crashes: step.crashes + 1 }),

@@ -19,7 +19,7 @@ const STEP = {
   ready: { label: "Ready", tone: "wait", icon: "dot" },
   sent: { label: "In queue", tone: "wait", icon: "dot" },
   running: { label: "Running", tone: "busy", icon: "run" },
-  waiting_signal: { label: "Waiting", tone: "wait", icon: "hand" },
+  waiting_signal: { label: "Waits for an answer", tone: "wait", icon: "hand" },
   done: { label: "Done", tone: "good", icon: "check" },
   failed: { label: "Failed", tone: "bad", icon: "cross" },
   skipped: { label: "Skipped", tone: "idle", icon: "dash" },
@@ -35,8 +35,9 @@ const BATCH = {
   unreadable: { label: "Unreadable", tone: "bad", icon: "cross" },
 };
 
-/** Of a run that succeeded although steps of it failed. */
-const WITH_FAILURES = { label: "Succeeded with failures", tone: "wait", icon: "check" };
+/** Of a run that succeeded although steps of it failed, and of a batch that is done although rows of it failed. */
+const WITH_FAILURES = { label: "Succeeded with failures", tone: "wait", icon: "spent" };
+const WITH_FAILED_ROWS = { label: "Done with failures", tone: "wait", icon: "spent" };
 
 export const RUN_STATUSES = Object.keys(RUN);
 
@@ -46,8 +47,9 @@ export function ofRun(status, failures = 0) {
   return RUN[status] ?? { label: String(status), tone: "idle", icon: "ring" };
 }
 
-/** Return the label, tone and icon of a batch's state. */
-export function ofBatch(state) {
+/** Return the label, tone and icon of a batch's state; of one that is done, by its failed rows. */
+export function ofBatch({ state, failed, delivered }) {
+  if (state === "done" && failed) return failed >= delivered ? RUN.failed : WITH_FAILED_ROWS;
   return BATCH[state] ?? { label: String(state), tone: "idle", icon: "ring" };
 }
 
@@ -60,8 +62,14 @@ export function share(batch) {
   return batch.total ? Math.min(1, batch.delivered / batch.total) : 1;
 }
 
-/** Return the label, tone and icon of a step's state. */
-export function ofStep(state) {
+const SLEEPS = { label: "Sleeps", tone: "idle", icon: "clock" };
+const HELD_BACK = { label: "Held back by a limit", tone: "wait", icon: "clock" };
+const TO_RETRY = { label: "Waits to retry", tone: "wait", icon: "clock" };
+
+/** Return the label, tone and icon of a step, by its state and what it waits for. */
+export function ofStep({ state, awaits = null, started_at: started = null, failures = 0, limited = false }) {
+  if (state === "running" && awaits === "time") return SLEEPS;
+  if (state === "waiting" && started !== null) return limited && !failures ? HELD_BACK : TO_RETRY;
   return STEP[state] ?? { label: String(state), tone: "idle", icon: "ring" };
 }
 

@@ -25,16 +25,16 @@ export function BatchesPage() {
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${value && !value.batches.length && html`<div class="empty"><p>No batches yet.</p>
       <p class="muted">Begin one: <code>submit batch rows.csv --agent NAME --out results.csv</code></p></div>`}
-    ${value && value.batches.length > 0 && html`<table class="runs batches">
+    ${value && value.batches.length > 0 && html`<div class="table-scroller"><table class="runs batches">
       <thead><tr><th scope="col">Status</th><th scope="col">Batch</th><th scope="col">Rows</th><th scope="col" class="num">Failed</th>
         <th scope="col" class="num">Tokens</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Age</th></tr></thead>
       <tbody>${value.batches.map((batch) => html`<tr key=${`${batch.tenant}/${batch.name}`}>
-        <td class="cell-status"><${State} is=${ofBatch(batch.state)} /></td>
+        <td class="cell-status"><${State} is=${ofBatch(batch)} /></td>
         <td class="cell-title"><a class="row-link" href=${batchAddress(urls.base, batch.name, batch.tenant)}>${batch.name}</a>${batch.tenant && html` <bdi class="label">${clip(batch.tenant, 60)}</bdi>`}
           <span class="row-more">${batch.unreadable ? clip(batch.unreadable, 300) : `${batch.target.kind} ${clip(batch.target.name, 60)}`}</span></td>
-        <td class="cell-bar"><${Bar} batch=${batch} /></td><td class="num cell-failed">${count(batch.failed)}</td><td class="num cell-tokens">${tokens(batch.usage)}</td>
+        <td class="cell-bar"><${Bar} batch=${batch} /></td><td class="num cell-failed ${batch.failed ? "fault" : ""}">${count(batch.failed)}</td><td class="num cell-tokens">${tokens(batch.usage)}</td>
         <td class="num cell-cost">${cost(batch.usage.cost_usd)}</td><td class="num cell-age">${age(now - batch.created_at)}</td>
-      </tr>`)}</tbody></table>`}
+      </tr>`)}</tbody></table></div>`}
   </main>`;
 }
 
@@ -59,9 +59,9 @@ export function BatchPage({ name, search }) {
     <p><a href=${`${urls.base}/batches`}>All batches</a></p>
     <h1>Batch ${name}</h1>
     ${trouble && html`<p class="fault" role="alert">${trouble.message}</p>`}
-    ${value && html`<p><${State} is=${ofBatch(value.state)} /> ${value.target.kind} ${value.target.name}</p>
+    ${value && html`<p><${State} is=${ofBatch(value)} /> ${value.target.kind} ${value.target.name}</p>
       <${Bar} batch=${value} />
-      <p class="muted">${plural(value.failed, "failed row")}, ${tokens(value.usage)} tokens, ${cost(value.usage.cost_usd)}${
+      <p class="muted"><span class=${value.failed ? "fault" : ""}>${plural(value.failed, "failed row")}</span>, ${tokens(value.usage)} tokens, ${cost(value.usage.cost_usd)}${
         value.budget_usd ? ` of ${cost(value.budget_usd)}` : ""}${value.out && value.out !== "-" ? `, results in ${value.out}` : ""}</p>
       <div class="buttons">${what && html`<button type="button" onClick=${() => act(what)}>${what[0].toUpperCase() + what.slice(1)}</button>`}
         ${!batchIsOver(value.state) && html`<${Confirmed} question="Cancel this batch?" yes="Cancel the batch" className="danger" act=${confirmed("cancel")}
@@ -81,9 +81,10 @@ export function BatchPage({ name, search }) {
   </main>`;
 }
 
-function Bar({ batch }) {
+/** The delivered rows of a batch as a bar and a number, in the colour of its state if rows failed. */
+export function Bar({ batch }) {
   const of = batch.total === null ? "" : ` of ${count(batch.total)}`;
-  return html`<span class="delivered">${batch.total !== null && html`<progress max="1" value=${share(batch)} aria-label="Rows of ${batch.name}" />`}
+  return html`<span class="delivered ${batch.failed ? `failing tone-${ofBatch(batch).tone}` : ""}">${batch.total !== null && html`<progress max="1" value=${share(batch)} aria-label="Rows of ${batch.name}" />`}
     <span>${count(batch.delivered)}${of}</span></span>`;
 }
 

@@ -90,7 +90,7 @@ function Figures({ left, right }) {
 function Steps({ found: { left, right, steps }, onSelect }) {
   const cell = (step, run, isOurs) => {
     if (!step) return html`<td class="muted">no such step</td>`;
-    const is = ofStep(step.state);
+    const is = ofStep(step);
     const name = html`<${Icon} of=${is.icon} tone=${is.tone} /> ${is.label}`;
     const open = isOurs ? html`<button type="button" class="link" onClick=${() => onSelect(step.id)}>${name}</button>`
       : html`<a href=${runAddress(urls.base, run.run_id, { step: step.id })}>${name}</a>`;

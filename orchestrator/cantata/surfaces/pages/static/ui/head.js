@@ -5,7 +5,7 @@ import { age, clip, cost, duration, moment, plural, tokens, value } from "../cor
 import { runAddress } from "../core/route.js";
 import { nameOf } from "../core/internal_steps.js";
 import { ofRun as stateOfRun } from "../core/states.js";
-import { urls } from "../settings.js";
+import { traceAddress, urls } from "../settings.js";
 import { Actions } from "./actions.js";
 import { RunError } from "./fault.js";
 import { State } from "./icons.js";
@@ -17,6 +17,7 @@ const LONG_ANSWER = 600; // characters; a longer answer is folded at first
 /** The head; `refusal` says why a step was refused, `go` navigates to another run, `onSelect(id)` opens a step. */
 export function Head({ view, refusal, now, connection, fault, reload, go, onSelect }) {
   const { run } = view;
+  const trace = traceAddress(run.trace_id, run.span_id);
   return html`<div class="head">
     <p class="back"><a href=${`${urls.base}/`}>All runs</a></p>
     <div class="head-line"><h1>${clip(run.title || run.run_id, 120)}</h1><${Actions} run=${run} reload=${reload} go=${go} /></div>
@@ -29,6 +30,7 @@ export function Head({ view, refusal, now, connection, fault, reload, go, onSele
       <${Fact} name="Calls" title="Of models, of tools">${run.usage.model_calls} + ${run.usage.tool_calls}<//>
       ${run.code?.length > 0 && html`<${Fact} name="Code" title=${run.code.join("\n")}><bdi>${clip(run.code.join(", "), 60)}</bdi><//>`}
       ${run.session && html`<${Fact} name="Session"><bdi>${clip(run.session, 60)}</bdi><//>`}
+      ${trace && html`<${Fact} name="Trace"><a href=${trace} target="_blank" rel="noopener noreferrer">${run.trace_id.slice(0, 8)}…</a><//>`}
       ${run.labels.webhook_of && html`<${Fact} name="Posts"><a href=${runAddress(urls.base, run.labels.webhook_of)}>${clip(run.labels.webhook_of, 24)}</a><//>`}
       ${run.webhook_runs.length > 0 && html`<${Fact} name="Webhooks">${run.webhook_runs.map((id) => html`<a href=${runAddress(urls.base, id)}>${clip(id, 24)}</a> `)}<//>`}
       ${run.labels.started_by && html`<${Fact} name="Started by"><a href=${runAddress(urls.base, run.labels.started_by)}>${clip(run.labels.started_by, 24)}</a><//>`}

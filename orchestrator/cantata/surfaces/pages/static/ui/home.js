@@ -1,13 +1,15 @@
 /** Home: what runs, what failed, what waits; queues and workers; cost by day. */
 
 import { html, useEffect } from "../vendor/htm-preact.js";
-import { age, clip, cost, count, plain, plural } from "../core/format.js";
-import { apiQuery, listAddress, runAddress } from "../core/route.js";
-import { ofRun } from "../core/states.js";
+import { age, clip, cost, count, plural } from "../core/format.js";
+import { apiQuery, batchAddress, listAddress, runAddress } from "../core/route.js";
+import { ofBatch, ofRun } from "../core/states.js";
 import { usePolled } from "../polling.js";
 import { isInFlower, urls } from "../settings.js";
 import { syncClock, useNow } from "../ticking.js";
+import { Bar } from "./batches.js";
 import { Icon, State } from "./icons.js";
+import { Markdown } from "./markdown.js";
 import { messageOf } from "./row.js";
 import { PausedModels, Queues, Refused } from "./workers.js";
 
@@ -27,6 +29,7 @@ export function HomePage() {
   const failed = usePolled(`/runs?${apiQuery({ ...DAY, statuses: FAILED }, since)}&most=${SHOWN}`);
   const inbox = usePolled(`/inbox?most=${SHOWN}`);
   const costs = usePolled(`/costs?days=${DAYS}`, COUNTS_MS);
+  const batches = usePolled(isInFlower ? null : `/batches?most=${SHOWN}`, COUNTS_MS);
   const fleet = usePolled(isInFlower ? null : "/workers");
   syncClock((running.found?.runs[0] ?? failed.found?.runs[0])?.now);
   useEffect(() => {
@@ -46,14 +49,23 @@ export function HomePage() {
       <${Part} title="Failed in the last 24 hours" more=${listAddress(urls.base, { statuses: FAILED, ...DAY })} reading=${failed}>
         ${failed.found?.runs.map((run) => html`<${Line} key=${run.run_id} run=${run} now=${now} />`)}<//>
       <${Part} title="Waiting for a person" more=${`${urls.base}/inbox`} reading=${inbox}>${inbox.found?.items.map((item) => html`<li key=${item.id}>
-        <a href=${runAddress(urls.base, item.run_id, { step: item.step })}>${plain(item.question || `${item.step} waits for a value`)}</a>
-        <span class="muted">${age(now - item.since)}</span></li>`)}<//>
+        <a href=${runAddress(urls.base, item.run_id, { step: item.step })}>${clip(item.title || item.run_id, 80)}: ${clip(item.step, 60)}</a>
+        <span class="muted">${age(now - item.since)}</span>${item.question && html`<div class="asked"><${Markdown} text=${item.question}
+          className=${isLong(item.question) ? "folded" : ""} /></div>`}</li>`)}<//>
+      ${batches.found?.batches.length > 0 && html`<${Part} title="Newest batches" more=${`${urls.base}/batches`} reading=${batches}>${batches.found.batches.map((batch) => html`
+        <li key=${batch.name}><${State} is=${ofBatch(batch)} /> <a href=${batchAddress(urls.base, batch.name)}>${clip(batch.name, 80)}</a> <${Bar} batch=${batch} />
+          ${batch.failed > 0 && html`<span class="fault">${plural(batch.failed, "failed row")}</span>`}</li>`)}<//>`}
       ${costs.found && html`<section class="card" aria-labelledby="costs"><h2 id="costs">Cost by day (UTC)</h2><${Costs} costs=${costs.found.costs} /></section>`}
       ${fleet.found && html`<section class="card wide" aria-labelledby="queues"><div class="part-head"><h2 id="queues">Queues</h2>
         <a href=${`${urls.base}/workers`}>${fleet.found.write_error ? "Workers: unknown" : plural(fleet.found.workers.length, "worker")}</a></div><${Queues} fleet=${fleet.found} />
       <${PausedModels} models=${fleet.found.paused_models} now=${now} /></section>`}
     </div>
   </main>`;
+}
+
+/** Return whether only the beginning of a question is shown here. */
+function isLong(text) {
+  return text.length > 400 || text.split("\n").length > 6;
 }
 
 /** A number of runs, which leads to their list. */

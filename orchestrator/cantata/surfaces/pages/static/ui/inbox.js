@@ -3,14 +3,16 @@
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
 import { forEach } from "../bulk.js";
-import { age, clip, moment, plain, plural, value } from "../core/format.js";
+import { titleOf } from "../core/answer_fields.js";
+import { age, clip, moment, plural } from "../core/format.js";
 import { runAddress } from "../core/route.js";
 import { usePolled } from "../polling.js";
 import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { AnswerForm } from "./answer_form.js";
+import { Prose } from "./markdown.js";
 import { Labels } from "./row.js";
-import { Signal } from "./signal.js";
+import { Question, Signal } from "./signal.js";
 
 const PAGE_SIZE = 50;
 const MAX_SHOWN = 200;
@@ -29,7 +31,7 @@ export function InboxPage() {
     document.title = "Inbox · Cantata";
   }, []);
   const answered = (item) => {
-    setNews(`Answered: ${clip(item.question || item.step, 120)}`);
+    setNews(`Answered: ${clip(titleOf(item.question || item.step), 120)}`);
     heading.current?.focus();
     refresh();
   };
@@ -77,13 +79,13 @@ function Item({ item, now, onDone, isChosen, isAlike, onChoose }) {
   const title = item.question || `${item.step} waits for a value`;
   return html`<li class="card"><article aria-labelledby=${`${item.id}:question`}>
     <div class="question-line"><input type="checkbox" checked=${isChosen} disabled=${Boolean(item.refused) || !isAlike} onChange=${(event) => onChoose(event.target.checked)}
-        aria-label=${`Select ${plain(title)}`} title=${item.refused || (isAlike ? "" : "It takes another kind of answer than the selected steps")} />
-      <h2 class="question" id=${`${item.id}:question`}>${plain(title)}</h2></div>
+        aria-label=${`Select ${clip(titleOf(title), 120)}`} title=${item.refused || (isAlike ? "" : "It takes another kind of answer than the selected steps")} />
+      <div><${Question} text=${title} id=${`${item.id}:question`} level="2" /></div></div>
     <p class="row-more"><a href=${runAddress(urls.base, item.run_id, { step: item.step })}>${clip(item.title || item.run_id, 120)}</a>
       <bdi class="id">${clip(item.step, 80)}</bdi><span title=${moment(item.since)}>${age(now - item.since)}</span>
       ${item.who && html`<span>for ${clip(item.who.join(", "), 80)}</span>`}${item.escalated_at && html`<span>escalated</span>`}
       ${item.ends_at && html`<span>until ${moment(item.ends_at)}</span>`}<${Labels} labels=${item.labels} /></p>
-    ${item.context !== null && html`<details class="value"><summary>Context</summary><pre class="text boxed">${value(item.context)}</pre></details>`}
+    ${item.context !== null && html`<details class="value"><summary>Context</summary><${Prose} json=${item.context} /></details>`}
     <details class="value" onToggle=${(event) => setOpen(event.target.open)}><summary>Answer</summary>
       ${isOpen && html`<${Signal} runId=${item.run_id} stepId=${item.step} schema=${item.answer_schema} refused=${item.refused} onDone=${onDone} />`}</details>
   </article></li>`;

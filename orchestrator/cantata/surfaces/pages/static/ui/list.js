@@ -111,7 +111,7 @@ function Rows({ runs, now, isFiltered, selected, select, selectAll }) {
     if (after < NEAR_END && runs.next !== null && !runs.isReading && !runs.fault) runs.more();
   });
   if (!runs.list.length && runs.next === null && !runs.isReading) return html`<${Empty} isFiltered=${isFiltered} />`;
-  return html`<table class="runs all" aria-rowcount=${runs.next === null ? runs.list.length + 1 : -1}>
+  return html`<div class="table-scroller"><table class="runs all" aria-rowcount=${runs.next === null ? runs.list.length + 1 : -1}>
     <thead><tr><th scope="col" class="cell-select"><input type="checkbox" aria-label="Select all runs that are shown" disabled=${!runs.list.length}
         checked=${selected.size > 0 && runs.list.every((run) => selected.has(run.run_id))} onChange=${(event) => selectAll(event.target.checked)} /></th>
       <th scope="col">Status</th><th scope="col">Run</th><th scope="col">Kind</th><th scope="col" class="num">Steps</th>
@@ -123,7 +123,7 @@ function Rows({ runs, now, isFiltered, selected, select, selectAll }) {
         isSelected=${selected.has(run.run_id)} onSelect=${select} />`)}
       ${after > 0 && html`<tr key="after" class="spacer" style=${{ height: `${after}px` }} aria-hidden="true"><td colspan="9"></td></tr>`}
     </tbody>
-  </table>
+  </table></div>
   <p class="list-end muted">${runs.isReading ? "Reading…" : runs.next === null ? `${plural(runs.list.length, "run")}, to the end` : ""}</p>`;
 }
 

@@ -1,7 +1,7 @@
 /** Texts of models as Markdown. Markup in them stays text, images become links, and the rest passes a sanitizer. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { plain } from "../core/format.js";
+import { plain, value } from "../core/format.js";
 
 const SIGNS = /^ {0,3}(#{1,6} |[-*+] |\d+[.)] |> |```|\|.*\|)|\*\*\S|`[^`\n]+`|\]\([^)\s]+\)/m;
 const ALLOWED = {
@@ -17,13 +17,29 @@ const MAX_FORMATTED = 5000; // characters; some texts take the parser a second f
 
 let renderer = null;
 
+/** Return whether a text is formatted: it has signs of Markdown, and is no longer than the parser is given. */
+export function isMarkdown(text) {
+  return text.length <= MAX_FORMATTED && SIGNS.test(text);
+}
+
+/** A JSON value: its texts formatted, those of an object below their names, and the rest as JSON. */
+export function Prose({ json }) {
+  const isObject = typeof json === "object" && json !== null && !Array.isArray(json);
+  const texts = isObject ? Object.entries(json).filter(([, each]) => typeof each === "string" && isMarkdown(each)) : [];
+  const names = new Set(texts.map(([name]) => name));
+  const rest = isObject ? Object.fromEntries(Object.entries(json).filter(([name]) => !names.has(name))) : json;
+  if (typeof json === "string" && isMarkdown(json)) return html`<${Markdown} text=${json} />`;
+  return html`${texts.map(([name, text]) => html`<section key=${name}><h3>${plain(name)}</h3><${Markdown} text=${text} /></section>`)}
+    ${(!isObject || !texts.length || Object.keys(rest).length > 0) && html`<pre class="text boxed" tabindex="0">${value(rest)}</pre>`}`;
+}
+
 /** A text: formatted if it has signs of Markdown, with a button that shows it as it is. `className` is for the text. */
 export function Markdown({ text, className = "" }) {
   const box = useRef(null);
   const [isPlain, setPlain] = useState(false);
   const [isFormatted, setFormatted] = useState(false);
   const safe = plain(text);
-  const wanted = safe.length <= MAX_FORMATTED && SIGNS.test(safe) && !isPlain;
+  const wanted = isMarkdown(safe) && !isPlain;
   useEffect(() => {
     if (!wanted) return setFormatted(false);
     let isCurrent = true;

@@ -8,8 +8,10 @@ import { Icon } from "./icons.js";
 
 const PARTS = ["done", "failed", "skipped", "running"];
 
-/** Return the duration of a step's last attempt. */
+/** Return the duration of a step's last attempt, or of its wait for an answer or a time. */
 function took(step, now) {
+  if (step.state === "waiting_signal") return ""; // no room beside the words
+  if (step.started_at === null && step.asked_at) return duration((step.ended_at ?? now) - step.asked_at);
   if (step.started_at === null) return "";
   if (step.state === "running") return duration(now - step.started_at);
   return step.ended_at === null ? "" : duration(step.ended_at - step.started_at);
@@ -17,7 +19,7 @@ function took(step, now) {
 
 /** A step. `joins` is the number of its incoming edges. */
 export function StepNode({ step, box, joins, now, isSelected, isHome, onSelect, onFocus }) {
-  const is = ofStep(step.state);
+  const is = ofStep(step);
   const time = took(step, now);
   const attempt = attemptOf(step);
   const tries = attempt > 1 ? `, attempt ${attempt}` : "";
@@ -62,7 +64,7 @@ function Members({ group, selected, onSelect }) {
 }
 
 function Chip({ step, isSelected, onSelect }) {
-  const is = ofStep(step.state);
+  const is = ofStep(step);
   return html`<button type="button" class="chip tone-${is.tone} ${isSelected ? "selected" : ""}" aria-label="${clip(step.name, 80)}: ${is.label}"
       title=${clip(step.id, 200)} onClick=${() => onSelect(step.id)}>
     <${Icon} of=${is.icon} tone=${is.tone} /><span class="node-name">${clip(step.name, 40)}</span></button>`;

@@ -1,11 +1,12 @@
 /** Panel of one step: inputs and output, messages, attempts; and the form for its signal. */
 
-import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
 import { ofRun, read } from "../api.js";
-import { clip, cost, duration, tokens, value } from "../core/format.js";
+import { clip, cost, tokens, value } from "../core/format.js";
 import { nameOf } from "../core/internal_steps.js";
 import { runAddress } from "../core/route.js";
 import { ofStep, runIsOver } from "../core/states.js";
+import { spentBy } from "../core/times.js";
 import { useRefusals } from "../refusals.js";
 import { urls } from "../settings.js";
 import { Fork } from "./actions.js";
@@ -24,7 +25,8 @@ const MIN_INTERVAL_MS = 400; // between readings of a step that changes
 /** The panel; `replies` are the replies that the step has streamed since the page was opened. */
 export function Panel({ runId, stepId, view, replies, now, onClose, reload, go }) {
   const known = view.steps.get(stepId);
-  const { detail, fault } = useDetail(runId, stepId, known);
+  const calls = useMemo(() => [...view.steps.values()].filter(({ id }) => id.startsWith(`${stepId}/t`)).map(({ state }) => state).join(), [view.steps, stepId]);
+  const { detail, fault } = useDetail(runId, stepId, known, calls);
   const heading = useRef(null);
   useEffect(() => heading.current?.focus({ preventScroll: true }), []);
   useEscape(onClose);
@@ -40,7 +42,7 @@ export function Panel({ runId, stepId, view, replies, now, onClose, reload, go }
       ${step?.state === "waiting_signal" && detail && html`<${StepSignal} runId=${runId} stepId=${stepId} params=${detail.params} onDone=${reload} />`}
       ${step && runIsOver(view.run.status) && view.run.kind !== "webhook" && html`<${ForkHere} run=${view.run} stepId=${stepId} go=${go} />`}
       ${replies && step?.state === "running" && html`<section><h3>Reply</h3><${Pieces} replies=${replies} /></section>`}
-      ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
+      ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} traceId=${view.run.trace_id} />` : !fault && html`<p class="muted">Reading…</p>`}
     </div>
   </aside>`;
 }
@@ -53,26 +55,24 @@ function ForkHere({ run, stepId, go }) {
 
 function Facts({ step, detail, now }) {
   const usage = detail?.usage ?? step.usage;
-  const ended = step.ended_at ?? (step.state === "running" ? now : null);
   const facts = [
-    ["State", html`<${State} is=${ofStep(step.state)} />`],
+    ["State", html`<${State} is=${ofStep(step)} />`],
     ["Does", clip(step.work || step.kind, 80)],
     ["Line", detail?.params?.line && html`<code>${clip(detail.params.line, 80)}</code>`],
     ["Started", step.kind === "workflow.start" && typeof detail?.output === "string" && html`<a href=${runAddress(urls.base, detail.output)}>${clip(detail.output, 40)}</a>`],
     ["Task", detail?.info?.task && html`${clip(detail.info.task, 80)}<br /><code>${clip(detail.info.task_id, 80)}</code>`],
     ["Attempt", step.attempt > 1 || step.failures + step.crashes > 0 ? `${step.attempt}${step.failures ? `, ${step.failures} failed` : ""}${step.crashes ? `, ${step.crashes} lost` : ""}` : null],
     ["Worker", step.worker && clip(step.worker, 60)],
-    ["Queue", clip(step.queue, 40)],
-    ["Waited", step.ready_at !== null && step.first_at !== null ? duration(step.first_at - step.ready_at) : null],
-    ["Worked", step.started_at !== null && ended !== null ? duration(ended - step.started_at) : null],
+    ["Queue", (step.awaits ?? null) === null || step.started_at !== null ? clip(step.queue, 40) : null],
+    ...(step.ready_at !== null || step.started_at !== null ? spentBy(step, now) : []),
     ["Model", (detail?.model ?? step.model) && clip(detail?.model ?? step.model, 80)],
     ["Tokens", usage && usage.input_tokens + usage.output_tokens > 0 ? `${tokens(usage)} (${usage.input_tokens} in, ${usage.output_tokens} out)` : null],
     ["Cost", usage?.model_calls ? cost(usage.cost_usd) : null],
   ];
-  return html`<dl class="step-facts">${facts.filter(([, what]) => what).map(([name, what]) => html`<div key=${name}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>`;
+  return html`<dl class="step-facts">${facts.filter(([, what]) => what).map(([name, what]) => html`<div key=${`${name} ${what}`}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>`;
 }
 
-function Detail({ detail, replies, isRunning }) {
+function Detail({ detail, replies, isRunning, traceId }) {
   const inputs = named(detail.inputs);
   const params = named(detail.params, INTERNAL_PARAMS);
   const isTold = detail.transcript.length > 0 && detail.transcript.at(-1).text === detail.output;
@@ -86,7 +86,7 @@ function Detail({ detail, replies, isRunning }) {
     ${given !== null && html`<${Value} name="Given" json=${given} isOpen />`}
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
     ${inputs && html`<${Value} name="Inputs" json=${inputs} isOpen=${!detail.transcript.length} />`}
-    ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} known=${detail.step.error && messageOf(detail.step.error)} /></section>`}
+    ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} traceId=${traceId} known=${detail.step.error && messageOf(detail.step.error)} /></section>`}
     ${info && html`<${Value} name="Recorded at its end" json=${info} />`}
     ${detail.logs.length > 0 && html`<section><h3>Logs</h3><${Logs} lines=${detail.logs} /></section>`}
     ${detail.cut && html`<p class="muted">Large values were truncated; <code>submit runs show</code> has them whole.</p>`}`;
@@ -106,8 +106,8 @@ function Pieces({ replies }) {
   return html`<div class="text boxed pieces">${replies.map((piece, index) => html`<${Reply} key=${index} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
 }
 
-/** Return the details of a step, read again when the step changes. */
-function useDetail(runId, stepId, known) {
+/** Return the details of a step, read again when the step changes, or one of its tool `calls`, whose results are in its transcript. */
+function useDetail(runId, stepId, known, calls) {
   const [found, setFound] = useState({ detail: null, fault: null });
   const version = known ? [known.state, known.attempt, known.failures, known.ended_at].join("|") : "";
   const last = useRef(0);
@@ -126,7 +126,7 @@ function useDetail(runId, stepId, known) {
       clearTimeout(timer);
       ending.abort();
     };
-  }, [runId, stepId, version]);
+  }, [runId, stepId, version, calls]);
   return found;
 }
 

@@ -2,19 +2,27 @@
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
-import { questionOf } from "../core/answer_fields.js";
-import { plain } from "../core/format.js";
+import { questionOf, titleOf } from "../core/answer_fields.js";
+import { clip, plain } from "../core/format.js";
 import { useRefusals } from "../refusals.js";
 import { AnswerForm } from "./answer_form.js";
+import { Markdown, isMarkdown } from "./markdown.js";
 
 /** The card of a waiting step in the panel of a run. */
 export function StepSignal({ runId, stepId, params, onDone }) {
   const refused = useRefusals(runId, stepId).signal;
   const { answer_schema: schema, question, who } = params.wait ?? {};
   const asked = question || questionOf(params.asks);
-  return html`<section class="card signal"><h3>${asked ? html`<span class="question">${plain(asked)}</span>` : "This step waits for a value"}</h3>
+  return html`<section class="card signal"><${Question} text=${asked || "This step waits for a value"} level="3" />
     ${who && html`<p class="muted">For ${plain(who.join(", "))}</p>`}
     <${Signal} runId=${runId} stepId=${stepId} schema=${schema} refused=${refused} onDone=${onDone} /></section>`;
+}
+
+/** A question as a heading; of one that is formatted the heading is its title, for screen readers only. `id` is that of the heading. */
+export function Question({ text, id, level }) {
+  const Heading = `h${level}`;
+  if (!isMarkdown(plain(text))) return html`<${Heading} class="question" id=${id}>${plain(text)}<//>`;
+  return html`<${Heading} class="only-read" id=${id}>${clip(titleOf(text), 120)}<//><div class="question formatted"><${Markdown} text=${text} /></div>`;
 }
 
 /** The form that sends a step its value; `refused` is why the user may not. */

@@ -16,7 +16,7 @@ export function Transcript({ messages }) {
     ${message.reasoning && html`<details class="reasoning"><summary class="muted">Reasoning</summary><pre class="text">${plain(message.reasoning)}</pre></details>`}
     ${message.text && (message.role === "assistant" ? html`<${Markdown} text=${message.text} />` : html`<pre class="text">${plain(message.text)}</pre>`)}
     ${(message.calls ?? []).map((call) => html`<div class="call" key=${call.id}><span>calls <bdi class="tool-name">${clip(call.name, 60)}</bdi></span>
-      <pre class="text">${argumentsOf(call)}</pre></div>`)}
+      <pre class="text">${argumentsOf(call)}</pre>${call.waits && html`<span class="muted">waits for an answer</span>`}</div>`)}
     ${message.cut && html`<p class="muted">Cut.</p>`}
   </li>`)}</ol>`;
 }
