@@ -15,9 +15,9 @@ from cantata.engine.fleet.sizes import Sizes
 from cantata.engine.limits.limiter import Limiter, PausedModel, paused_models
 from cantata.engine.publisher import COORDINATOR, TASKS
 from cantata.errors import ConfigError, UnavailableError
+from cantata.features.audit.audit import recorded
 from cantata.flows import webhooks
 from cantata.flows.definitions import Definitions
-from cantata.features.audit.audit import recorded
 from cantata.ledger.parked import Action, ParkedItem, ParkedStore
 from cantata.ledger.redis import clock
 from cantata.text.suggestions import did_you_mean, hint, nearest
@@ -64,14 +64,20 @@ class Fleet:
         """Return queues that steps wait in."""
         return load.list_ready_queues(self._engine.ledger.redis)
 
-    def queue_loads(self, fleet: FleetLoad, queues: Iterable[str]) -> dict[str, QueueLoad]:
-        """Return the load of queues, asked of the broker now, beside a load of the fleet. Raises UnavailableError without a broker."""
+    def queues(self, names: Iterable[str] | None = None, *, fleet: FleetLoad | None = None) -> dict[str, QueueLoad]:
+        """Return the load of queues, asked of the broker now, beside a load of the fleet. Raises UnavailableError without a broker.
+
+        Args:
+            names: The queues; None for all that are known.
+            fleet: The load of the fleet, if it was measured just now.
+        """
         from cantata.engine.dispatch.celery_app import App  # noqa: PLC0415  # a program without a broker has no Celery
         from cantata.engine.dispatch.queues import waiting  # noqa: PLC0415  # as above
 
         if not isinstance(self._engine.publisher, App):
             raise UnavailableError("this process has no broker, so it does not know what waits in queues")
-        return load.queues(fleet, waiting(self._engine.publisher, queues))
+        named = sorted(self._known_queues()) if names is None else names
+        return load.queues(fleet or self.load(), waiting(self._engine.publisher, named))
 
     # --- decisions of operators --------------------------------------------------------------------------------------
 
@@ -96,14 +102,16 @@ class Fleet:
                 by=by,
                 exits=exits,
             )
-            holds.drain(redis, asked)
+            with recorded(self._engine.ledger, "worker.drain", target=worker.name, by=by):
+                holds.drain(redis, asked)
             log.info("worker_drain_requested", name=worker.name, by=by, exits=exits)
         return worker
 
     def undrain(self, name: str, *, by: str = "") -> Worker:
         """Let a drained worker take work again; return it as it was. Raises ConfigError if there is no such worker."""
         worker = self._worker_named(name)
-        holds.undrain(self._engine.ledger.redis, worker.name)
+        with recorded(self._engine.ledger, "worker.undrain", target=worker.name, by=by):
+            holds.undrain(self._engine.ledger.redis, worker.name)
         log.info("worker_undrain_requested", name=worker.name, by=by)
         return worker
 
@@ -116,29 +124,31 @@ class Fleet:
         known = self._known_queues() | {TASKS, webhooks.QUEUE}
         if name not in known:
             raise ConfigError(f"no queue is called {name!r}{did_you_mean(name, sorted(known))}")
-        pause = holds.pause(self._engine.ledger.redis, name, by)
+        with recorded(self._engine.ledger, "queue.pause", target=name, by=by):
+            pause = holds.pause(self._engine.ledger.redis, name, by)
         log.info("queue_paused", queue=name, by=pause.by, since=pause.since)
         return pause
 
     def resume_queue(self, name: str, *, by: str = "") -> None:
         """Let workers take work from a paused queue again. Raises ConfigError if it is not paused."""
-        if not holds.resume(self._engine.ledger.redis, name):
-            paused = holds.paused(self._engine.ledger.redis)
-            others = did_you_mean(name, paused) if paused else "; no queue is"
-            raise ConfigError(f"queue {name!r} is not paused{others}")
+        with recorded(self._engine.ledger, "queue.resume", target=name, by=by):
+            if not holds.resume(self._engine.ledger.redis, name):
+                paused = holds.paused(self._engine.ledger.redis)
+                others = did_you_mean(name, paused) if paused else "; no queue is"
+                raise ConfigError(f"queue {name!r} is not paused{others}")
         log.info("queue_resumed", queue=name, by=by)
-
-    def queues(self) -> dict[str, QueueLoad]:
-        """Return all queues with their load, as `queue_loads` does. Raises UnavailableError without a broker."""
-        return self.queue_loads(self.load(), sorted(self._known_queues()))
 
     def _known_queues(self) -> set[str]:
         """Return the queues that are usual, that workers serve, that the configuration names, that are paused, or that steps wait in."""
         served = {queue for worker in self.workers() for queue in worker.queues}
-        others = (
-            queues_of(self._engine.definitions) | self.ready_queues() | holds.paused(self._engine.ledger.redis).keys()
-        )
+        others = self._configured_queues() | self.ready_queues() | holds.paused(self._engine.ledger.redis).keys()
         return {*USUAL_QUEUES, *served, *others}
+
+    def _configured_queues(self) -> set[str]:
+        try:
+            return queues_of(self._engine.definitions)
+        except ConfigError:  # a queue can be paused whatever the configuration is like now
+            return set()
 
     def _worker_named(self, name: str) -> Worker:
         workers = [worker for worker in self.workers() if not worker.unreadable]

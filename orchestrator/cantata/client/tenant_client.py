@@ -254,7 +254,8 @@ class TenantClient:
 
     def record_refusal(self, action: str, reason: str, *, run_id: str = "", target: str = "") -> None:
         """Record in the audit log that an action was refused, since whoever asked for it lacks the right."""
-        record_refusal(self.engine.ledger, action, reason, tenant=self.tenant or "", run_id=run_id, target=target)
+        owner = self.tenant if self.tenant is not None or not run_id else self.engine.ledger.quotas.tenant_of(run_id)
+        record_refusal(self.engine.ledger, action, reason, tenant=owner or "", run_id=run_id, target=target)
 
     @property
     def sessions(self) -> Sessions:

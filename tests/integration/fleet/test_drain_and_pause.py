@@ -184,7 +184,7 @@ def test_a_paused_queue_keeps_its_work_whatever_restarts(plant: Plant, client: C
     assert "queue 'tools' is paused since" in str(told.explanation)
     assert "by ann" in str(told.explanation)
     assert not {*range(5)} & {line["name"] for line in journal.of("start")}
-    load = client.fleet.queue_loads(client.fleet.load(), ["tools"])["tools"]
+    load = client.fleet.queues(["tools"])["tools"]
     assert (load.ready, load.work, load.workers) == (5, 0, 1)
     assert load.paused
     assert load.paused.by == "ann"

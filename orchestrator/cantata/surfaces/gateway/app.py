@@ -16,7 +16,18 @@ from cantata.client.streams import EventStreams
 from cantata.surfaces.gateway import http_errors, metrics
 from cantata.surfaces.gateway.access import Access, Tokens, reread_on_change
 from cantata.surfaces.gateway.access_log import AccessLog
-from cantata.surfaces.gateway.api import audit, batches, bodies, bulk, chat_socket, fleet, inbox, pages, routes, schedules
+from cantata.surfaces.gateway.api import (
+    audit,
+    batches,
+    bodies,
+    bulk,
+    chat_socket,
+    fleet,
+    inbox,
+    pages,
+    routes,
+    schedules,
+)
 from cantata.surfaces.gateway.config_reload import reload_on_change
 from cantata.surfaces.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
 from cantata.surfaces.gateway.outer_layer import OuterLayer, prefix_of

@@ -30,10 +30,25 @@ ACTIONS: Mapping[str, str] = {
     "clear_session": "session.clear",
     "keep_memory": "memory.store",
     "forget_memory": "memory.delete",
+    "drain_worker": "worker.drain",
+    "undrain_worker": "worker.undrain",
+    "pause_queue": "queue.pause",
+    "resume_queue": "queue.resume",
+    "act_in_bulk": "run.bulk",
 }
 """Name of a route's function → its action."""
 
-NOT_AUDITED = frozenset({"submit_turn", "submit_chain", "begin_batch", "submit_rows", "acknowledge_results"})
+NOT_AUDITED = frozenset(
+    {
+        "submit_turn",
+        "submit_chain",
+        "start_chain",
+        "start_workflow",
+        "begin_batch",
+        "submit_rows",
+        "acknowledge_results",
+    }
+)
 """Routes that change something and are not audited: the label `requested_by` of the runs says whose they are."""
 
 RECORDED_ELSEWHERE = frozenset({"not_allowed"})
@@ -49,5 +64,5 @@ async def record_rejection(request: Request, rejected: RequestRejected) -> None:
     names = {name: unquote(str(value)) for name, value in request.path_params.items()}
     run_id = names.pop("run_id", "")
     service: GatewayService = request.app.state.service
-    owner = service.of(grant.tenant)
+    owner = service.of(grant.reads)
     await service.call(owner.record_refusal, action, str(rejected), run_id=run_id, target="/".join(names.values()))

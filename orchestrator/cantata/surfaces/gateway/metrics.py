@@ -130,7 +130,7 @@ class FleetMonitor:
 
     def _queue_loads(self, standing: FleetLoad, named: list[str]) -> dict[str, QueueLoad]:
         try:
-            return self._fleet.queue_loads(standing, named)
+            return self._fleet.queues(named, fleet=standing)
         except (UnavailableError, RedisFailure):
             if not standing.write_error:
                 raise

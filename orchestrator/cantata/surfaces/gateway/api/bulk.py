@@ -55,7 +55,7 @@ async def preview_bulk(
     wanted = BulkFilter(
         action=action, statuses=tuple(status or ()), kind=kind, q=q, since=since, until=until, step=step
     )
-    return await service.call(bulk.preview, service.of(caller.tenant), wanted)
+    return await service.call(bulk.preview, service.of(caller.reads), wanted)
 
 
 @router.post("/runs/bulk", openapi_extra=document_body(BulkBody, BULK))
@@ -67,7 +67,7 @@ async def act_in_bulk(request: Request, service: ServiceDep, caller: ReaderGrant
     body = await read_body(request, BulkBody)
     granted = service.granted(caller)
     return await service.call(
-        lambda: bulk.act(service.of(caller.tenant), body, lambda run: _act(granted, body, run), before=body.before)
+        lambda: bulk.act(service.of(caller.reads), body, lambda run: _act(granted, body, run), before=body.before)
     )
 
 

@@ -48,7 +48,7 @@ export async function open(path, { headers = {}, ...options } = {}) {
 /** Return a path with the tenant that an operator has chosen. A run is found by its id, whichever is chosen. */
 function ofTenant(path) {
   const chosen = tenant();
-  if (chosen === null || isInFlower || /[?&]tenant=/.test(path) || /^\/runs\/(?!counts)/.test(path)) return path;
+  if (chosen === null || isInFlower || /[?&]tenant=/.test(path) || /^\/runs\/(?!(counts|bulk)\b)/.test(path)) return path;
   return `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ tenant: chosen })}`;
 }
 
