@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from cantata.client.client import Client
@@ -74,7 +75,11 @@ class GrantedClient:
             "idempotency_key": self._own(key, kind),
         }
         if kind == "chain":
-            run = self._client.submit_chain(chain_named(name, definitions), initial_input=given, **options)
+            try:
+                run = self._client.submit_chain(chain_named(name, definitions), initial_input=given, **options)
+            except ConfigError as error:
+                faults = [replace(each, where=each.where.replace("initial_input", "input", 1)) for each in error.faults]
+                raise ConfigError(faults, source=name, code=error.code) from error
         else:
             run = self._client.submit_workflow(name, given, **options)
         if key is not None:
