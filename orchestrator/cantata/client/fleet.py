@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -24,6 +27,11 @@ from cantata.text.suggestions import did_you_mean, hint, nearest
 
 log = structlog.get_logger(__name__)
 
+REFUSED_S = 20.0  # after Redis has refused a write; Prometheus looks every 15 s
+REFUSED = (
+    "it refused some a moment ago, since it is full (maxmemory) or cannot write its disk; nothing recorded is lost"
+)
+
 PAUSE_WARNINGS: Mapping[str, str] = {
     COORDINATOR: "while it is paused, runs that need a plan do not start, and open runs stop at decisions that wait for a coordinator",
     TASKS: "while it is paused, results of your Celery tasks are recorded only by workers that are still watching them",
@@ -37,6 +45,9 @@ class Fleet:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sizes = Sizes()
+        self._lock = threading.Lock()
+        self._refused: int | None = None
+        self._refused_at = -REFUSED_S
 
     def workers(self) -> Sequence[Worker]:
         """Return the worker processes that were alive within the last seconds."""
@@ -57,8 +68,17 @@ class Fleet:
         return registry.warnings_for(self._engine.ledger.redis, queues, version)
 
     def load(self) -> FleetLoad:
-        """Return the workers, open runs and totals."""
-        return load.measure(self._engine.ledger.redis)
+        """Return the workers, open runs and totals.
+
+        A Redis that is nearly full takes small writes again and again. So one that has refused any since the last call refuses writes.
+        """
+        found, now = load.measure(self._engine.ledger.redis), time.monotonic()
+        with self._lock:
+            if self._refused is not None and found.refused_writes > self._refused:
+                self._refused_at = now
+            self._refused = found.refused_writes
+            is_refusing = now - self._refused_at < REFUSED_S
+        return replace(found, write_error=REFUSED, lost_workers=()) if is_refusing and not found.write_error else found
 
     def ready_queues(self) -> set[str]:
         """Return queues that steps wait in."""

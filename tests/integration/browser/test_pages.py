@@ -664,6 +664,23 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
 
 
 @pytest.mark.slow("a browser draws it")
+def test_the_home_page_tells_what_is_wrong_with_the_fleet(deployment: Stage, url: str, page: Page) -> None:
+    fleet = deployment.client.fleet
+    page.goto(f"{url}/pages/home")
+    problems = page.get_by_role("status", name="Problems")
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+
+    fleet.pause_queue("tools", by="anna")
+    try:
+        expect(problems).to_contain_text("tools")
+        expect(problems).to_contain_text("paused")
+        expect(problems).to_contain_text("anna")
+    finally:
+        fleet.resume_queue("tools")
+    expect(problems).not_to_contain_text("anna")
+
+
+@pytest.mark.slow("a browser draws it")
 def test_an_operator_sees_all_tenants_and_chooses_one(deployment: Stage) -> None:
     tokens = {
         "token-of-acme-0123456789": {"tenant": "acme"},

@@ -75,6 +75,14 @@ def test_an_operator_lists_counts_and_reads_the_runs_of_all_tenants_and_of_one(
     assert ask(name, "GET", "/workers?tenant=acme").status_code == ask(name, "GET", "/metrics").status_code == 200
 
 
+def test_an_operator_is_told_the_checks_of_the_fleet_and_nobody_else_is(ask: Ask) -> None:
+    found = ask("sre", "GET", "/status").json()
+
+    assert {"Redis", "memory", "workers", "sweep", "runs"} <= {check["name"] for check in found["checks"]}
+    assert found["status"] in ("ok", "degraded"), found
+    assert ask("acme", "GET", "/status").status_code == ask("plain", "GET", "/status").status_code == 403
+
+
 def test_others_see_their_own_and_may_name_no_other(ask: Ask, runs: dict[str, str]) -> None:
     for name, own in (("acme", "acme"), ("globex", "globex"), ("plain", "")):
         assert ids(ask(name, "GET", f"/runs?most=1000&tenant={own}")) & {*runs.values()} == {runs[name]}

@@ -64,6 +64,7 @@ NEEDED = {
     **{f"POST /schedules/{{name}}/{act}": "submit" for act in ("pause", "resume", "trigger", "backfill")},
     "PUT /schedules/{name}": "submit",  # of a chain
     "DELETE /schedules/{name}": "submit",
+    "GET /status": "nobody",
     "GET /load": "nobody",
     "GET /workers": "nobody",
     "GET /queues": "nobody",

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis.exceptions import RedisError
 
 from cantata import Client
+from cantata.client import fleet
 from cantata.engine.fleet import load
 from cantata.flows.definitions import Definitions
 from cantata.operation.health import evaluate, gather
@@ -39,6 +41,24 @@ def accept(server: Server) -> None:
     """Have it accept writes again."""
     server.say("CONFIG", "SET", "maxmemory", "0")
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_a_redis_that_is_nearly_full_and_takes_some_writes_refuses_writes(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "REFUSED_S", 1.0)
+    with Client(f"redis://{server.place}/0", config=Definitions()) as client:
+        found = client.fleet
+        assert found.load().write_error == ""
+
+        refuse(server, "memory")
+        with pytest.raises(RedisError):
+            client.redis.set("x", 1)
+        accept(server)
+
+        assert load.write_error(client.redis) == "", "it takes the next write"
+        assert found.load().write_error == found.load().write_error == fleet.REFUSED
+        until(lambda: not found.load().write_error, "the end of the refusal")
 
 
 @pytest.mark.parametrize(

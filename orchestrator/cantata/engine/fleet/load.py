@@ -22,7 +22,7 @@ from cantata.engine.fleet.lost_workers import LostWorker, lost_workers
 from cantata.engine.limits.limiter import PausedModel, paused_models
 from cantata.ledger.records import owner_of
 from cantata.ledger.redis import clock
-from cantata.ledger.redis.cluster import memory_of
+from cantata.ledger.redis.cluster import memory_of, refused_writes
 from cantata.ledger.redis.connection import RedisFailure, reason
 from cantata.ledger.redis.keys import SHARDS, key_of, run_key, shard_key
 from cantata.ledger.redis.pieces import ask_shards
@@ -89,6 +89,8 @@ class FleetLoad:
     """Until Redis is full if it grows as in the last hour; None if it does not grow, or that is not known."""
     write_error: str = ""
     """Why Redis refuses writes; empty if it takes them. If not, workers cannot announce themselves: nothing is known of them."""
+    refused_writes: int = 0
+    """Writes that Redis has refused since it started, since it was full or could not write its disk."""
     sweep_fault: str = ""
     """Why the last sweep was not complete; empty if it was."""
     lost_workers: Sequence[LostWorker] = ()
@@ -186,6 +188,7 @@ def measure(redis: Redis) -> FleetLoad:
         totals=events,
         sweep_age_s=_age_s(swept_at),
         write_error=refusal,
+        refused_writes=refused_writes(redis),
         lost_workers=() if refusal else lost_workers(redis),
         sweep_fault=fault or "",
         memory_bytes=used_bytes,

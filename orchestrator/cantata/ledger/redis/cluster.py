@@ -131,3 +131,12 @@ def redis_error(error: RedisClusterException) -> Exception:
 def memory_of(redis: Redis) -> list[dict[str, Any]]:
     """Return the memory section of INFO, for each Redis that takes writes."""
     return list(redis.each_node("INFO", "memory").values()) if isinstance(redis, Cluster) else [redis.info("memory")]
+
+
+def refused_writes(redis: Redis) -> int:
+    """Return how many writes Redis refused since it started, being full or unable to write its disk; 0 if it does not count them."""
+    sections = (
+        redis.each_node("INFO", "errorstats").values() if isinstance(redis, Cluster) else [redis.info("errorstats")]
+    )
+    counts = (section.get(f"errorstat_{name}") for section in sections for name in ("OOM", "MISCONF"))
+    return sum(int(each["count"]) for each in counts if isinstance(each, dict))

@@ -29,6 +29,7 @@ from cantata.surfaces.gateway.api import (
     schedules,
 )
 from cantata.surfaces.gateway.config_reload import reload_on_change
+from cantata.surfaces.gateway.fleet_health import FleetHealth
 from cantata.surfaces.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
 from cantata.surfaces.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.surfaces.gateway.request_limits import BodyLimit, RequestRateLimit
@@ -114,6 +115,7 @@ def create_app(
     )  # FastAPI's own pages would load scripts from other hosts
     app.state.service, app.state.request_rate, app.state.flower, app.state.trace = service, request_rate, flower, trace
     app.state.fleet_monitor = metrics.FleetMonitor(client)
+    app.state.fleet_health = FleetHealth(client, app.state.fleet_monitor, flower=flower)
     for router in ROUTERS:
         app.include_router(router)
     http_errors.install(app)

@@ -1,4 +1,4 @@
-"""Routes by which operators drain workers and pause queues. All need the scope `admin` of the tenant ''."""
+"""Routes of operators: the health of the fleet, drains of workers, and pauses of queues."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pydantic import Field
 
 from cantata.client.fleet import pause_warning
 from cantata.client.records import PausedQueue, QueueLoad, Worker
+from cantata.operation.health import HealthReport
 from cantata.surfaces.gateway.api.bodies import document_body, read_body
 from cantata.surfaces.gateway.api.routes import ERRORS, CallerGrant, ServiceDep
+from cantata.surfaces.gateway.fleet_health import FleetHealth
 from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.values import Value
 
@@ -41,6 +43,14 @@ class QueueResumed(Value):
 REQUEST_BODIES = (DrainBody,)
 
 router = APIRouter(tags=["health"], responses=ERRORS)
+
+
+@router.get("/status")
+async def show_status(request: Request, service: ServiceDep, caller: CallerGrant) -> HealthReport:
+    """Return the checks of `submit status`: of Redis, the workers, the queues and the runs, each with what to do."""
+    caller.require_fleet()
+    health: FleetHealth = request.app.state.fleet_health
+    return await service.call(health.report)
 
 
 @router.post("/workers/{name}/drain", openapi_extra=document_body(DrainBody, {"exits": False}))

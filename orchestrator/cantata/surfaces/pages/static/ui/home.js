@@ -11,13 +11,15 @@ import { Bar } from "./batches.js";
 import { Icon, State } from "./icons.js";
 import { Markdown } from "./markdown.js";
 import { messageOf } from "./row.js";
-import { PausedModels, Queues, Refused } from "./workers.js";
+import { PausedModels, Queues } from "./workers.js";
 
 const SHOWN = 5;
 const DAYS = 7;
 const COUNTS_MS = 10_000;
+const STATUS_MS = 5_000;
 const DAY = { since: "24h" };
 const FAILED = ["failed", "timed_out", "exhausted"];
+const PROBLEMS = { failing: { tone: "tone-bad", icon: "cross" }, degraded: { tone: "tone-wait", icon: "spent" } };
 
 /** The page. */
 export function HomePage() {
@@ -31,6 +33,7 @@ export function HomePage() {
   const costs = usePolled(`/costs?days=${DAYS}`, COUNTS_MS);
   const batches = usePolled(isInFlower ? null : `/batches?most=${SHOWN}`, COUNTS_MS);
   const fleet = usePolled(isInFlower ? null : "/workers");
+  const status = usePolled(isInFlower ? null : "/status", STATUS_MS);
   syncClock((running.found?.runs[0] ?? failed.found?.runs[0])?.now);
   useEffect(() => {
     document.title = "Home · Cantata";
@@ -40,7 +43,7 @@ export function HomePage() {
   return html`<main id="main" class="list-page home" tabindex="-1">
     <h1>Home</h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
-    ${fleet.found && html`<${Refused} fleet=${fleet.found} />`}
+    ${status.found && html`<${Problems} checks=${status.found.checks} />`}
     <ul class="tiles" aria-label="Runs by status">${tile(open, ["running"])}${tile(open, ["accepted"])}${tile(open, ["waiting"])}
       ${tile(day, FAILED, DAY)}${tile(day, ["succeeded"], DAY)}</ul>
     <div class="home-parts">
@@ -61,6 +64,14 @@ export function HomePage() {
       <${PausedModels} models=${fleet.found.paused_models} now=${now} /></section>`}
     </div>
   </main>`;
+}
+
+/** The checks of `submit status` that are not ok, with what to do. */
+function Problems({ checks }) {
+  const found = checks.filter((check) => check.status !== "ok");
+  return html`<ul class="problems" role="status" aria-label="Problems">${found.map((check) => html`<li key=${check.name} class=${PROBLEMS[check.status].tone}>
+    <${Icon} of=${PROBLEMS[check.status].icon} tone=${PROBLEMS[check.status].tone.slice(5)} /><div><b>${check.name}</b> ${clip(check.message, 600)}${check.action && html`
+      <span class="muted">${clip(check.action, 400)}</span>`}</div></li>`)}</ul>`;
 }
 
 /** Return whether only the beginning of a question is shown here. */
