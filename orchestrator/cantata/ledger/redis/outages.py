@@ -15,12 +15,15 @@ import structlog
 from redis.exceptions import RedisError
 
 from cantata.errors import UnavailableError
-from cantata.ledger.redis.redis_errors import reason
+from cantata.ledger.redis.redis_errors import is_refusal, reason
 
 EVERY_S = 60.0
 MAX_REMEMBERED = 100
 LATE_S = 35.0
 """After Redis is back, a call that began before may still fail: it waits for a reply for 30 s, and belongs to the outage that is over."""
+
+STEADY_S = 10.0
+"""A Redis that is nearly full takes writes again and again: it is back when it has refused none for so long."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +37,7 @@ class _Outage:
     since: float | None = None
     said_at: float = -EVERY_S
     back_at: float = -LATE_S
+    refused_at: float = -STEADY_S
 
 
 _outage = _Outage()
@@ -54,6 +58,8 @@ def warn(log: Any, event: str, failure: BaseException, **fields: object) -> None
         return
     if isinstance(failure, RedisError) or isinstance(failure.__cause__, RedisError):
         note_loss()
+        if is_refusal(failure):
+            _outage.refused_at = now
     error = reason(failure) if isinstance(failure, RedisError) else str(failure)
     if now - _warned_at.get((event, error), -EVERY_S) < EVERY_S:
         return
@@ -78,6 +84,8 @@ def failed(failure: BaseException, place: str = "", *, name: str = "") -> None:
     """
     now = time.monotonic()
     with _lock:
+        if is_refusal(failure):
+            _outage.refused_at = now
         if _outage.since is None:
             _outage.since, _outage.said_at = now, -EVERY_S
         if now - _outage.said_at < EVERY_S:
@@ -94,6 +102,8 @@ def answered(asked_at: float, *, name: str = "") -> None:
         if since is None or asked_at < since:
             return
         now = time.monotonic()
+        if now - _outage.refused_at < STEADY_S:
+            return
         _outage.since, _outage.said_at, _outage.back_at = None, -EVERY_S, now
         _warned_at.clear()
     away_s = round(now - since, 1)

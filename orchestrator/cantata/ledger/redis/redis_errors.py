@@ -42,6 +42,7 @@ UNAVAILABLE = (
 )
 """Raised while Redis is unavailable or takes no writes, or refuses a password, which may be corrected meanwhile."""
 TRANSIENT_PREFIXES = ("OOM", "LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED")
+REFUSALS = ("OOM", "MISCONF", "NOREPLICAS")
 
 WRONG_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
@@ -91,6 +92,11 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, RedisError) and (
         type(error) is not ResponseError or is_transient(error) or "NOPERM" in str(error)
     )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether Redis answered that it takes no writes: it is full, cannot write its disk, or lacks replicas."""
+    return any(isinstance(each, OutOfMemoryError) or str(each).startswith(REFUSALS) for each in _chain(error))
 
 
 def with_retries(call: Callable[[], Reply], *, patience_s: float, note: str = "") -> Reply:

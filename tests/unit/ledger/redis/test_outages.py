@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 import pytest
-from redis.exceptions import AuthenticationError, ClusterDownError, ResponseError
+from redis.exceptions import AuthenticationError, ClusterDownError, OutOfMemoryError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.ledger.redis import outages
@@ -66,6 +66,19 @@ def test_an_outage_is_said_at_once_then_once_a_minute_and_its_end_once(now: list
     ]
     assert said.lines[-1]["note"] == "Redis is back after 150 s"
     assert "Redis at redis://h:1 cannot be reached" in said.lines[0]["error"]
+
+
+def test_a_redis_that_refuses_some_writes_is_back_when_it_takes_all_for_a_while(now: list[float], said: Lines) -> None:
+    for _ in range(30):  # it is nearly full: now and then a small write fits
+        outages.failed(OutOfMemoryError("command not allowed when used memory > 'maxmemory'."))
+        now[0] += 1.0
+        outages.answered(now[0])
+        now[0] += 1.0
+    for _ in range(12):
+        outages.answered(now[0])
+        now[0] += 1.0
+
+    assert [line["event"] for line in said.lines] == ["redis_unavailable", "redis_back"]
 
 
 def test_an_outage_that_only_others_met_has_an_end_and_what_fails_late_begins_no_other(
