@@ -37,12 +37,12 @@ class Case:
 CASES = {
     "CantataGatewayDown": Case({'cantata_build_info{version="1"}': "1x90"}, {
         'up{job="cantata-gateway",instance="a"}': "0x90", 'up{job="cantata-gateway",instance="b"}': "1x90",
-        'cantata_redis_up{job="pods",instance="b"}': "1x90"}),
+        'cantata_redis_up{job="pods",instance="b"}': "1x90"}, at="1m"),
     "CantataWorkersUnseen": Case(
         {'cantata_redis_up{instance="a"}': "1x90", 'cantata_build_info{version="1",instance="a"}': "1x90"},
         {'cantata_redis_up{instance="a"}': "1x90", 'cantata_build_info{version="1",instance="a"}': "1x90",
          'cantata_build_info{version="1",instance="b"}': "1x90"}),
-    "CantataRedisUnreachable": Case({"cantata_redis_up": "0x90"}, {"cantata_redis_up": "1x90"}),
+    "CantataRedisUnreachable": Case({"cantata_redis_up": "0x90"}, {"cantata_redis_up": "1x90"}, at="1m"),
     "CantataRedisRefusesWrites": Case(REFUSED, {"cantata_redis_writable": "1x90"}, at="1m"),
     "CantataRedisMemoryFilling": Case({"cantata_redis_memory_full_seconds": "7200x90"}, {
         "cantata_redis_memory_full_seconds": "90000x90"}),
@@ -52,7 +52,7 @@ CASES = {
         {"cantata_redis_memory_bytes": "90x90", "cantata_redis_memory_limit_bytes": "0x90"}),
     "CantataWorkersLost": Case({"cantata_workers_lost": "1x90"}, {"cantata_workers_lost": "0x90"}),
     "CantataCoordinatorMissing": Case({'cantata_queue_workers{queue="coordinator"}': "0x90"}, {
-        **REFUSED, 'cantata_queue_workers{queue="tools"}': "0x90"}),
+        **REFUSED, 'cantata_queue_workers{queue="tools"}': "0x90"}, at="1m"),
     "CantataVersionsMixed": Case({'cantata_build_info{version="1"}': "1x90", 'cantata_build_info{version="2"}': "1x90"}, {
         'cantata_build_info{version="1",instance="a"}': "1x90", 'cantata_build_info{version="1",instance="b"}': "1x90"}),
     "CantataCodeMixed": Case({"cantata_code_modules_mixed": "1x90"}, {"cantata_code_modules_mixed": "0x90"}),
