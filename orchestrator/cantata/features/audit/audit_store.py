@@ -70,8 +70,14 @@ class AuditEntry(Value):
 
     @property
     def author(self) -> str:
-        """Return who acted, for people: a name that nothing proves is marked as a claim."""
-        return self.by if self.verified else f"{self.by} (claimed)"
+        """Return who acted, for people: a name that nothing proves is marked as a claim, a token of another tenant has that beside it."""
+        if not self.verified:
+            return f"{self.by} (claimed)"
+        return (
+            f"{self.by} (tenant {self.by_tenant!r})"
+            if self.via == "http" and self.by_tenant != self.tenant
+            else self.by
+        )
 
 
 class AuditPage(Value):
