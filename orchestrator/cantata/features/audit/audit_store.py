@@ -32,8 +32,8 @@ MAX_REFUSALS = 1000  # of a tenant: a token that may do nothing can cause as man
 MAX_TEXT_CHARS = 300  # of a text in an entry
 MAX_PAGE = 1000
 SCANNED_PER_PAGE = 5000  # entries that one page looks at
-PIECE = 200  # entries read at once
-STREAMS_AT_ONCE = 50  # streams read in one round trip
+PIECE = 100  # entries read at once
+STREAMS_AT_ONCE = 20  # streams read in one round trip
 DAY_S = 86_400
 
 Outcome = Literal["done", "refused", "begun"]
