@@ -31,7 +31,9 @@ ASKED: dict[str, Callable[[TenantClient, str], Any]] = {
     "signal": lambda runs, run_id: runs.signal(run_id, "ask", 1),
     "unknown_step": lambda runs, run_id: runs.unknown_step(run_id, "ask"),
 }
-OF_NO_RUN = {"list", "counts", "costs", "newest", "inbox", "sessions", "memory", "schedules", "batches"}
+OF_NO_RUN = {
+    "list", "counts", "costs", "newest", "inbox", "sessions", "memory", "schedules", "batches", "audit", "record", "record_refusal",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -54,6 +56,9 @@ def test_what_takes_no_run_shows_nothing_of_another_tenant(client: Client) -> No
     client.submit_turn("secret", agent="writer", session="chat", labels={"tenant": "acme"})
     acme, other = client.of("acme"), client.of("other")
     acme.memory.store_memory("colour", "red")
+    with acme.record("memory.store", "colour"):
+        pass
+    acme.record_refusal("memory.delete", "no")
 
     assert [len(acme.newest(10)), acme.counts().counts.get("accepted"), len(acme.sessions.list())] == [1, 1, 1]
     assert [len(other.newest(10)), other.list().runs, other.sessions.list(), other.memory.list_memories()] == [
@@ -62,6 +67,7 @@ def test_what_takes_no_run_shows_nothing_of_another_tenant(client: Client) -> No
         [],
         [],
     ]
+    assert [len(acme.audit().entries), other.audit().entries] == [2, []]
     assert not any(other.counts().counts.values())
 
 

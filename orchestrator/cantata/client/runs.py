@@ -21,6 +21,7 @@ from cantata.flows.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse
 from cantata.ledger.encoding import to_json
 from cantata.ledger.quotas import SMALL_SIGNAL_BYTES
 from cantata.ledger.records import RunRecord, StepRecord
+from cantata.ledger.redis.connection import RedisRefusal
 from cantata.ledger.runs import event_log, log_store, run_ends
 from cantata.ledger.runs.results import bodies_of, chain_event, chain_response, turn_result
 from cantata.ledger.runs.step_names import KnownNames, step_names
@@ -132,7 +133,7 @@ class Run:
     def _status_if_readable(self) -> RunStatus | None:
         try:
             return self.status()
-        except (UnknownRunError, StoredDataError, ValueError):  # to cancel it is how it is removed
+        except (UnknownRunError, StoredDataError, RedisRefusal, ValueError):  # to cancel it is how it is removed
             return None
 
     def signal(

@@ -12,7 +12,6 @@ from cantata.flows.events import (
     ModelFallback,
     QueueUnserved,
     ReplyDelta,
-    RunAccepted,
     RunCancelling,
     RunClosed,
     RunEvent,
@@ -163,8 +162,8 @@ class RunView:
     seq: int = 0
     """The offset of the last event."""
     warnings: tuple[str, ...] = ()
-    acts: tuple[str, ...] = ()
-    """Lines about people and programs that acted on the run; the last MAX_ACTS."""
+    acts: tuple[Action, ...] = ()
+    """The events that people and programs caused; the last MAX_ACTS."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """The reason why a step cannot go on, until it does: its workers refuse it, or none serves its queue."""
 
@@ -240,7 +239,7 @@ class RunView:
                 blocked = {**blocked, step: event.explanation}
             case RunEvent(is_warning=True) if event.explanation not in warnings:
                 warnings = (*warnings, event.explanation)
-        acts = (*self.acts, _act_of(event))[-MAX_ACTS:] if isinstance(event, Action) and event.by else self.acts
+        acts = (*self.acts, event)[-MAX_ACTS:] if isinstance(event, Action) and event.by else self.acts
         began_ms, at_ms = self.began_ms or event.at_ms, max(self.at_ms, event.at_ms)
         return replace(
             self,
@@ -253,18 +252,6 @@ class RunView:
             began_ms=began_ms,
             at_ms=at_ms,
         )
-
-
-def _act_of(event: Action) -> str:
-    """Return a line about somebody who acted on a run."""
-    match event:
-        case RunAccepted():
-            did = f"forked from {event.forked_from}"
-        case RunClosed() | RunCancelling():
-            did = "cancelled"
-        case _:
-            did = " ".join(filter(None, [event.type, event.step]))
-    return f"{did} by {event.author}"
 
 
 def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:

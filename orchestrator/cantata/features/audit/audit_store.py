@@ -32,8 +32,8 @@ MAX_REFUSALS = 1000  # of a tenant: a token that may do nothing can cause as man
 MAX_TEXT_CHARS = 300  # of a text in an entry
 MAX_PAGE = 1000
 SCANNED_PER_PAGE = 5000  # entries that one page looks at
-PIECE = 200  # entries read at once
-STREAMS_AT_ONCE = 50  # streams read in one round trip
+PIECE = 100  # entries read at once
+STREAMS_AT_ONCE = 20  # streams read in one round trip
 DAY_S = 86_400
 
 Outcome = Literal["done", "refused", "begun"]
@@ -70,8 +70,14 @@ class AuditEntry(Value):
 
     @property
     def author(self) -> str:
-        """Return who acted, for people: a name that nothing proves is marked as a claim."""
-        return self.by if self.verified else f"{self.by} (claimed)"
+        """Return who acted, for people: a name that nothing proves is marked as a claim, a token of another tenant has that beside it."""
+        if not self.verified:
+            return f"{self.by} (claimed)"
+        return (
+            f"{self.by} (tenant {self.by_tenant!r})"
+            if self.via == "http" and self.by_tenant != self.tenant
+            else self.by
+        )
 
 
 class AuditPage(Value):

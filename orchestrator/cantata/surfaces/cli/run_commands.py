@@ -28,7 +28,9 @@ from cantata.client.records import (
     wait_options,
 )
 from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun, unknown_wait
+from cantata.client.view import RunView
 from cantata.errors import ConfigError, UnknownRunError
+from cantata.flows.events import RunAccepted, RunCancelling, RunClosed
 from cantata.flows.graph import is_named
 from cantata.flows.json_schemas import value_faults
 from cantata.flows.wire import RUN_OVER
@@ -93,8 +95,7 @@ def show(connection: ServiceConnection, run_id: str) -> int:
     view = run.view(max_usages=MAX_ROWS).with_lines(lines)
     tree = live_view.render(view, record.now_ms, max_rows=MAX_ROWS)
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(tree)
-    for act in view.acts:
-        print_note(text_format.line(act))
+    _print_acts(view)
     if origin := record.labels.get(FORKED_FROM):
         step = record.labels.get(FORKED_AT)
         print_note(
@@ -115,6 +116,19 @@ def show(connection: ServiceConnection, run_id: str) -> int:
     return 0
 
 
+def _print_acts(view: RunView) -> None:
+    """Print who acted on a run, and when."""
+    for event in view.acts:
+        match event:
+            case RunAccepted():
+                did = f"forked from {event.forked_from}"
+            case RunClosed() | RunCancelling():
+                did = "cancelled"
+            case _:
+                did = " ".join(filter(None, [event.type, event.step]))
+        print_note(f"{text_format.clock(event.at_ms)} {text_format.line(f'{did} by {event.author}')}")
+
+
 def follow(connection: ServiceConnection, run_id: str, since: int | None) -> int:
     """Show a run until it is over, and return its exit status."""
     run = connection.runs.find(run_id)
@@ -131,7 +145,8 @@ def follow(connection: ServiceConnection, run_id: str, since: int | None) -> int
 
 def logs(connection: ServiceConnection, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
     """Print the log lines of a run."""
-    kept, names = connection.runs.logs(run_id), connection.runs.find(run_id).names()
+    run = connection.runs.find(run_id)
+    kept, names = connection.runs.logs(run_id), run.names()
     lines = found = 0
     try:
         for line in kept.follow() if follow else kept.read():
@@ -144,6 +159,8 @@ def logs(connection: ServiceConnection, run_id: str, *, follow: bool, step: str 
                     click.echo(plain_view.format_line(line, names.with_step(line.step)))
     except KeyboardInterrupt:
         return INTERRUPTED
+    if not connection.as_json:
+        _print_acts(run.view(max_usages=1))
     if dropped := kept.dropped():
         print_note(f"{dropped} older lines were dropped")
     elif lines and not found:

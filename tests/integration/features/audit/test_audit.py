@@ -59,6 +59,13 @@ def test_a_name_that_the_caller_gives_is_a_claim(ledger: Ledger) -> None:
     assert (found.by, found.verified, found.author) == ("boss", False, "boss (claimed)")
 
 
+def test_a_token_that_acts_on_another_tenant_is_shown_with_its_own(ledger: Ledger) -> None:
+    act(ledger, "acme")
+    act(ledger, "other")
+
+    assert [entry.author for entry in entries(ledger)] == ["anna (tenant 'acme')", "anna"]
+
+
 def test_an_action_that_failed_or_changed_nothing_has_no_entry(ledger: Ledger) -> None:
     with pytest.raises(ConfigError), recorded(ledger, "batch.pause", tenant="acme"):
         raise ConfigError("it is over")

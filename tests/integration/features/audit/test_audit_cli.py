@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from cantata.client.client import Client
 from cantata.engine.limits.limiter import Limiter
+from cantata.flows.definitions import Definitions
 from cantata.flows.events import Action
 from cantata.ledger.ledger import Ledger
 from cantata.surfaces.cli.main import submit
@@ -69,6 +70,8 @@ def test_commands_are_claims_of_the_user_and_the_machine_and_say_so(ledger: Ledg
     assert [act.author for act in acts(client)] == [f"{ME} (claimed)", "boss (claimed)"]
     assert f"signal ask by {ME} (claimed)" in run("runs", "show", "run").stderr
     assert "signal other by boss (claimed)" in run("runs", "follow", "run").stderr
+    assert "signal other by boss (claimed)" in run("logs", "run").stderr
+    assert run("logs", "run", "--json").stdout == ""
 
 
 def test_a_cancelled_run_says_who_did_it(ledger: Ledger, client: Client) -> None:
@@ -103,6 +106,23 @@ def test_programs_are_claims_too_and_name_others(ledger: Ledger, client: Client)
     assert client.audit(tenant="") == []
     assert client.of("acme").audit(action="run.cancel").entries == [cancel]
     assert client.of("other").audit().entries == []
+
+
+def test_what_a_configuration_changes_is_in_it(client: Client) -> None:
+    chain = {"entry_node": "ok", "nodes": [{"node_id": "ok", "kind": "wait"}]}
+
+    def apply(**schedules: Any) -> None:
+        given = {"chains": {"c": chain}, "schedules": schedules}
+        client.with_definitions(Definitions.model_validate(given)).schedules.apply()
+
+    apply(nightly={"every": "1h", "chain": "c"}, other={"every": "1h", "chain": "c", "labels": {"tenant": "acme"}})
+    apply(nightly={"every": "2h", "chain": "c"}, other={"every": "1h", "chain": "c", "labels": {"tenant": "acme"}})
+    apply()
+
+    found = [(entry.action, entry.target) for entry in reversed(client.audit(tenant=""))]
+    assert found == [(f"schedule.{verb}", "nightly") for verb in ("create", "change", "delete")]
+    assert [entry.action for entry in client.audit(tenant="acme")] == ["schedule.delete", "schedule.create"]
+    assert {entry.detail for entry in client.audit()} == {"as the configuration declares it"}
 
 
 def test_operators_acts_on_the_fleet_are_in_it(ledger: Ledger, client: Client) -> None:
