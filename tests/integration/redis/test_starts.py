@@ -21,6 +21,7 @@ import pytest
 from cantata import Client
 from cantata.flows.definitions import Definitions, Tool
 from tests.integration.redis.servers import HERE, Server, free_port, until
+from tests.waiting import when_busy
 
 PASSWORD = "no-process-prints-it-5f1c"
 OF_USER = Path(__file__).parent.parent / "user_tasks"
@@ -68,9 +69,9 @@ class Program:
         """The lines of these events, but for what a step printed."""
         return [line for line in self.lines if line["event"] in names and "step" not in line]
 
-    def said_twice(self, name: str) -> bool:
-        """Return whether there are two lines of this event."""
-        return len(self.events(name)) == 2
+    def said(self, name: str, count: int) -> bool:
+        """Return whether there are so many lines of this event."""
+        return len(self.events(name)) == count
 
     def end(self) -> int:
         """Send SIGTERM, and return the exit status."""
@@ -128,20 +129,28 @@ def test_each_process_waits_for_redis_and_tells_once_when_it_is_back_and_prints_
 
             server.kill()
             for name, program in programs.items():
-                until(partial(program.said_twice, "redis_unavailable"), f"the outage in {name}")
+                until(partial(program.said, "redis_unavailable", 2), f"the outage in {name}")
             server.start()
             server.wait()
             for name, program in programs.items():
-                until(partial(program.said_twice, "redis_back"), f"its end in {name}")
+                until(partial(program.said, "redis_back", 2), f"its end in {name}")
             again = client.submit_chain({"nodes": [nodes[0]], "entry_node": "n0"})
             assert again.result(40).success
+            (address,) = (line["url"] for line in programs["gateway"].events("gateway_ready"))
+            with socket.create_connection((HERE, int(address.rpartition(":")[2]))) as odd:
+                odd.sendall(b"no request of HTTP\r\n\r\n")
+                assert odd.recv(100), "an answer, and a line of uvicorn"
+            server.kill()
+            for name, program in programs.items():
+                until(partial(program.said, "redis_unavailable", 3), f"another outage in {name}")
     finally:
         statuses = {name: program.end() for name, program in programs.items()}
 
+    assert any("Invalid HTTP request" in line["event"] for line in programs["gateway"].lines)
     assert statuses == dict.fromkeys(PROCESSES, 0)
     for name, program in programs.items():
         away, back = program.events("redis_unavailable"), program.events("redis_back")
-        assert (len(away), len(back)) == (2, 2), f"{name}: {away} {back}"
+        assert (len(away), len(back)) == (3, 2), f"{name}: {away} {back}"
         assert server.place in away[0]["error"]
         assert [line["note"] for line in back] == [f"Redis is back after {line['seconds']:g} s" for line in back]
         assert PASSWORD not in program.text
@@ -228,6 +237,22 @@ def test_a_redis_that_loads_its_data_is_waited_for(tmp_path: Path, folder: Path)
 
     (line,) = program.lines
     assert "is loading its data; wait (" in line["error"]
+
+
+@pytest.mark.slow("Flower calls its broker every five seconds, in a thread that waits for it without end")
+def test_a_flower_ends_although_its_calls_wait_for_a_broker_that_is_away(server: Server, folder: Path) -> None:
+    server.start()
+    server.wait()
+    program = Program(folder, PROCESSES["flower"], REDIS_URL=url_of(server))
+    until(partial(program.events, "flower_ready"), "Flower")
+    server.kill()
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > 6, "its call")
+
+    since = time.monotonic()
+    assert program.end() == 0
+    assert time.monotonic() - since < when_busy(10)
+    assert len(program.events("redis_unavailable")) == 1
 
 
 BROKEN = [
