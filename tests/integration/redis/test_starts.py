@@ -283,6 +283,19 @@ def test_a_start_that_fails_is_told_as_json(
     assert PASSWORD not in program.text
 
 
+def test_a_worker_whose_configuration_is_broken_says_that_as_json_too(server: Server, folder: Path) -> None:
+    server.start()
+    server.wait()
+    (folder / "broken.yaml").write_text("version: 1\ntools: {a: {function: 'not_there:x'}}\nagents: {a: {modle: x}}\n")
+
+    program = Program(folder, PROCESSES["tools"], REDIS_URL=url_of(server), CANTATA_CONFIG="broken.yaml")
+    (fault,) = until(partial(program.events, "imports_failed"), "the fault")
+    until(partial(program.events, "worker_ready"), "the worker, which serves what it can")
+
+    assert "modle" in json.dumps(fault["faults"])
+    assert program.end() == 0
+
+
 @pytest.mark.parametrize("name", [*PROCESSES])
 def test_a_password_that_is_refused_is_an_error_at_once(server: Server, folder: Path, name: str) -> None:
     server.start()
