@@ -20,6 +20,7 @@ import pytest
 
 from cantata import Client
 from cantata.flows.definitions import Definitions, Tool
+from cantata.operation.embedded import Stack, stack_plan
 from tests.integration.redis.servers import HERE, Server, free_port, until
 from tests.waiting import when_busy
 
@@ -307,6 +308,26 @@ def test_a_password_that_is_refused_is_an_error_at_once(server: Server, folder: 
     assert "refuses the user or the password; set them in REDIS_URL" in program.text
     assert not program.events("redis_unavailable")
     assert "wrong-one" not in program.text
+
+
+@pytest.mark.slow("a stack with all of its processes")
+def test_all_processes_of_a_stack_and_its_supervisor_log_only_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flower", "gateway"):
+        monkeypatch.setitem(stack_plan.DEFAULT_PORTS, name, 0)  # other tests start stacks too
+    with Stack.start(tmp_path / "home", agents=1, tools=1, flower=True, gateway=True) as stack:
+        before = next(each for each in stack.processes() if each.name == "tools")
+        os.kill(before.pid, signal.SIGKILL)
+        until(lambda: next(each for each in stack.processes() if each.name == "tools").pid != before.pid, "another")
+
+    logs = {file.stem: file.read_text().splitlines() for file in stack.home.logs.glob("*.log")}
+    assert logs.keys() == {"stack", "valkey", "coordinator", "agents", "tools", "gateway", "flower"}
+    events = {
+        name: {json.loads(line)["event"] for line in lines} for name, lines in logs.items() if name != "valkey"
+    }  # the server is no program of ours
+    assert "child_died" in events["stack"]
+    assert READY & events["tools"]
 
 
 def test_a_worker_of_several_processes_prints_json_while_one_of_them_is_killed(server: Server, folder: Path) -> None:
