@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from cantata.client.client import Client
 from cantata.ledger.redis import availability
+from cantata.operation.extras import check_extras
+from cantata.settings import settings
 
 
 def wait_for_client(*, config: str | None = None, name: str) -> Client:
@@ -11,6 +13,11 @@ def wait_for_client(*, config: str | None = None, name: str) -> Client:
 
     Raises ConfigError and UnavailableError as `Client` does, but for a Redis that does not run or loads its data: that is waited for.
     """
+    if settings().app:
+        check_extras("celery", needed_by="CANTATA_APP")
+        from cantata.client import application  # noqa: PLC0415  # loads Celery
+
+        application.configured()  # the user's code may start processes: not while SIGTERM is held back
 
     def connected() -> Client:
         client = Client(config=config)

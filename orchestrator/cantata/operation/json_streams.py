@@ -63,6 +63,12 @@ class JsonStream(io.TextIOBase):
         """The same stream for bytes."""
         return _Bytes(self)
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what only the stream behind has, such as `reconfigure`, which code of users calls."""
+        if name == "behind":  # of an object that is not made yet
+            raise AttributeError(name)
+        return getattr(self.behind, name)
+
     def fileno(self) -> int:
         return self.behind.fileno()
 

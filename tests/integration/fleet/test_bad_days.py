@@ -125,7 +125,7 @@ def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(
         )  # as where Redis is full for a moment
         try:
             town.begin_worker("tools", name="late")
-            town.wait(lambda: "announce_failed" in town.log("late"), "a worker that is not heard of")
+            town.wait(lambda: "redis_unavailable" in town.log("late"), "a worker that is not heard of")
         finally:
             redis.acl_setuser("default", enabled=True, nopass=True, commands=["+hset"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -101,6 +102,6 @@ def test_a_cluster_needs_a_broker_and_has_no_replicas_to_wait_for(workers: Fleet
 
     said = workers.submit("worker", "tools", CANTATA_BROKER_URL="")
     assert said.returncode == 2
-    assert said.stderr.strip() == (
+    assert json.loads(said.stderr)["error"] == (
         "Celery cannot use a Redis Cluster as its broker: set CANTATA_BROKER_URL to a single Redis, to Sentinels or to RabbitMQ"
     )

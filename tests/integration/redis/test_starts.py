@@ -20,7 +20,9 @@ import pytest
 
 from cantata import Client
 from cantata.flows.definitions import Definitions, Tool
+from cantata.operation.embedded import Stack, stack_plan
 from tests.integration.redis.servers import HERE, Server, free_port, until
+from tests.waiting import when_busy
 
 PASSWORD = "no-process-prints-it-5f1c"
 OF_USER = Path(__file__).parent.parent / "user_tasks"
@@ -68,9 +70,9 @@ class Program:
         """The lines of these events, but for what a step printed."""
         return [line for line in self.lines if line["event"] in names and "step" not in line]
 
-    def said_twice(self, name: str) -> bool:
-        """Return whether there are two lines of this event."""
-        return len(self.events(name)) == 2
+    def said(self, name: str, count: int) -> bool:
+        """Return whether there are so many lines of this event."""
+        return len(self.events(name)) == count
 
     def end(self) -> int:
         """Send SIGTERM, and return the exit status."""
@@ -128,20 +130,28 @@ def test_each_process_waits_for_redis_and_tells_once_when_it_is_back_and_prints_
 
             server.kill()
             for name, program in programs.items():
-                until(partial(program.said_twice, "redis_unavailable"), f"the outage in {name}")
+                until(partial(program.said, "redis_unavailable", 2), f"the outage in {name}")
             server.start()
             server.wait()
             for name, program in programs.items():
-                until(partial(program.said_twice, "redis_back"), f"its end in {name}")
+                until(partial(program.said, "redis_back", 2), f"its end in {name}")
             again = client.submit_chain({"nodes": [nodes[0]], "entry_node": "n0"})
             assert again.result(40).success
+            (address,) = (line["url"] for line in programs["gateway"].events("gateway_ready"))
+            with socket.create_connection((HERE, int(address.rpartition(":")[2]))) as odd:
+                odd.sendall(b"no request of HTTP\r\n\r\n")
+                assert odd.recv(100), "an answer, and a line of uvicorn"
+            server.kill()
+            for name, program in programs.items():
+                until(partial(program.said, "redis_unavailable", 3), f"another outage in {name}")
     finally:
         statuses = {name: program.end() for name, program in programs.items()}
 
+    assert any("Invalid HTTP request" in line["event"] for line in programs["gateway"].lines)
     assert statuses == dict.fromkeys(PROCESSES, 0)
     for name, program in programs.items():
         away, back = program.events("redis_unavailable"), program.events("redis_back")
-        assert (len(away), len(back)) == (2, 2), f"{name}: {away} {back}"
+        assert (len(away), len(back)) == (3, 2), f"{name}: {away} {back}"
         assert server.place in away[0]["error"]
         assert [line["note"] for line in back] == [f"Redis is back after {line['seconds']:g} s" for line in back]
         assert PASSWORD not in program.text
@@ -230,6 +240,22 @@ def test_a_redis_that_loads_its_data_is_waited_for(tmp_path: Path, folder: Path)
     assert "is loading its data; wait (" in line["error"]
 
 
+@pytest.mark.slow("Flower calls its broker every five seconds, in a thread that waits for it without end")
+def test_a_flower_ends_although_its_calls_wait_for_a_broker_that_is_away(server: Server, folder: Path) -> None:
+    server.start()
+    server.wait()
+    program = Program(folder, PROCESSES["flower"], REDIS_URL=url_of(server))
+    until(partial(program.events, "flower_ready"), "Flower")
+    server.kill()
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > 6, "its call")
+
+    since = time.monotonic()
+    assert program.end() == 0
+    assert time.monotonic() - since < when_busy(10)
+    assert len(program.events("redis_unavailable")) == 1
+
+
 BROKEN = [
     pytest.param(("worker", "tools", "--concurrency", "0"), {}, 2, "not in the range", id="option"),
     pytest.param(("worker", "tools", "--name", "a b"), {}, 2, "name has letters", id="name"),
@@ -258,6 +284,19 @@ def test_a_start_that_fails_is_told_as_json(
     assert PASSWORD not in program.text
 
 
+def test_a_worker_whose_configuration_is_broken_says_that_as_json_too(server: Server, folder: Path) -> None:
+    server.start()
+    server.wait()
+    (folder / "broken.yaml").write_text("version: 1\ntools: {a: {function: 'not_there:x'}}\nagents: {a: {modle: x}}\n")
+
+    program = Program(folder, PROCESSES["tools"], REDIS_URL=url_of(server), CANTATA_CONFIG="broken.yaml")
+    (fault,) = until(partial(program.events, "imports_failed"), "the fault")
+    until(partial(program.events, "worker_ready"), "the worker, which serves what it can")
+
+    assert "modle" in json.dumps(fault["faults"])
+    assert program.end() == 0
+
+
 @pytest.mark.parametrize("name", [*PROCESSES])
 def test_a_password_that_is_refused_is_an_error_at_once(server: Server, folder: Path, name: str) -> None:
     server.start()
@@ -269,6 +308,26 @@ def test_a_password_that_is_refused_is_an_error_at_once(server: Server, folder: 
     assert "refuses the user or the password; set them in REDIS_URL" in program.text
     assert not program.events("redis_unavailable")
     assert "wrong-one" not in program.text
+
+
+@pytest.mark.slow("a stack with all of its processes")
+def test_all_processes_of_a_stack_and_its_supervisor_log_only_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flower", "gateway"):
+        monkeypatch.setitem(stack_plan.DEFAULT_PORTS, name, 0)  # other tests start stacks too
+    with Stack.start(tmp_path / "home", agents=1, tools=1, flower=True, gateway=True) as stack:
+        before = next(each for each in stack.processes() if each.name == "tools")
+        os.kill(before.pid, signal.SIGKILL)
+        until(lambda: next(each for each in stack.processes() if each.name == "tools").pid != before.pid, "another")
+
+    logs = {file.stem: file.read_text().splitlines() for file in stack.home.logs.glob("*.log")}
+    assert logs.keys() == {"stack", "valkey", "coordinator", "agents", "tools", "gateway", "flower"}
+    events = {
+        name: {json.loads(line)["event"] for line in lines} for name, lines in logs.items() if name != "valkey"
+    }  # the server is no program of ours
+    assert "child_died" in events["stack"]
+    assert READY & events["tools"]
 
 
 def test_a_worker_of_several_processes_prints_json_while_one_of_them_is_killed(server: Server, folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_in_a_step_no_text_poses_as_an_event(monkeypatch: pytest.MonkeyPatch) ->
 
 
 CODE = """
-import logging, sys, threading, warnings
+import io, logging, sys, threading, warnings
 from cantata.operation import json_streams
 json_streams.install_if_wanted()
 warnings.warn("look out")
@@ -85,6 +85,9 @@ thread.join()
 class Odd:
     def __del__(self): raise ValueError("ignored")
 Odd()
+sys.stdout.reconfigure(errors="replace")
+own = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", write_through=True)
+own.write("of a stream of its own: ä\\n")
 print("unfinished", end="")
 raise LookupError("at the end")
 """
@@ -113,7 +116,7 @@ def test_whatever_a_process_says_is_json_where_there_is_no_terminal(tmp_path: Pa
     assert by_event["before logs are configured: 1"]["logger"] == "theirs"
     assert by_event["told"]["status"] == 3
     assert by_event["unraisable_exception"]["error"] == "ValueError: ignored"
-    assert by_event["unfinished"]["logger"] == "stdout"
+    assert by_event["unfinished"]["logger"] == by_event["of a stream of its own: ä"]["logger"] == "stdout"
     errors = {line["error"]: line for line in found if line["event"] == "uncaught_exception"}
     assert errors["ZeroDivisionError: division by zero"]["thread"] == "other"
     assert errors["LookupError: at the end"]["exception"].startswith("Traceback (most recent call last):\n")
@@ -123,6 +126,6 @@ def test_whatever_a_process_says_is_json_where_there_is_no_terminal(tmp_path: Pa
 def test_for_people_nothing_changes(tmp_path: Path) -> None:
     done = run(tmp_path, "human")
 
-    assert done.stdout == "unfinished"
+    assert done.stdout == "of a stream of its own: ä\nunfinished"
     assert "\na text\n" in done.stderr
     assert done.stderr.endswith("LookupError: at the end\n")

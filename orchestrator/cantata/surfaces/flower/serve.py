@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import structlog
 from celery import Celery
 from celery._state import set_default_app
+from celery.events import EventReceiver
 from flower.app import Flower
+from flower.events import Events
 from flower.options import options
 from flower.urls import settings as flower_settings
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
-from tornado.ioloop import PeriodicCallback
+from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado.routing import URLSpec
 
 from cantata.client.addresses import Address, celery_url, parse, without_password
 from cantata.client.client import Client
-from cantata.client.failures import RedisFailure
+from cantata.client.failures import RedisFailure, warn
 from cantata.errors import CantataError, UnavailableError
+from cantata.operation import json_streams
 from cantata.operation.embedded import stack_member
 from cantata.settings import settings
 from cantata.surfaces.flower import flower_options, page_handlers, run_handlers, schedule_handlers
@@ -34,6 +40,7 @@ from cantata.surfaces.flower.passwords import PasswordThrottle, ThrottledHandler
 
 GRACE_S = 1.0  # for event streams to end at shutdown
 POLL_MS = 1000  # between checks whether the stack still runs
+RETRY_S = 2.0  # between two attempts to read task events
 CHECK_S = 5.0  # between looks for workers whose task events are elsewhere
 
 log = structlog.get_logger(__name__)
@@ -57,6 +64,19 @@ def serve(client: Client, *, ready: Callable[[str], None]) -> None:
         flower.start()
     finally:
         loop.run_until_complete(_close(service))
+    _end_at_once(flower.executor)
+
+
+def _end_at_once(executor: ThreadPoolExecutor) -> None:
+    """End this process although threads of Flower wait for a broker: without it, kombu tries for ever, and Python would wait for them."""
+    give_up = time.monotonic() + GRACE_S
+    executor.shutdown(wait=False, cancel_futures=True)
+    while any(thread.is_alive() for thread in executor._threads):
+        if time.monotonic() > give_up:
+            json_streams.finish()
+            sys.stdout.flush()
+            os._exit(0)
+        time.sleep(POLL_MS / 20_000)
 
 
 def _warn_of_other_events(client: Client) -> None:
@@ -108,12 +128,37 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
     ]
 
 
+class _Events(Events):  # type: ignore[misc]  # Flower has no types
+    """Task events, read again soon after an outage. Flower's own reader doubles its pause with every failure, to hours."""
+
+    def run(self) -> None:
+        """Read events as long as this process lives."""
+        while True:
+            try:
+                with self.capp.connection() as connection:
+                    receiver = EventReceiver(connection, handlers={"*": self.on_event}, app=self.capp)
+                    receiver.capture(limit=None, timeout=None, wakeup=True)
+            except Exception as error:  # noqa: BLE001  # the edge of a thread: whatever a broker raises, the next attempt may succeed
+                warn(log, "events_not_read", error)
+            time.sleep(RETRY_S)
+
+
 class _Flower(Flower):  # type: ignore[misc]  # Flower has no types
     """Flower that throttles failed passwords before any of its handlers gets the request."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, capp: Celery, **more: Any) -> None:
         self._throttle = PasswordThrottle([*(options.basic_auth or ())])
-        super().__init__(**more)
+        events = _Events(
+            capp,
+            db=options.db,
+            persistent=options.persistent,
+            state_save_interval=options.state_save_interval,
+            enable_events=options.enable_events,
+            io_loop=IOLoop.current(),
+            max_workers_in_memory=options.max_workers,
+            max_tasks_in_memory=options.max_tasks,
+        )
+        super().__init__(capp=capp, events=events, **more)
 
     def find_handler(self, request: HTTPServerRequest, **more: Any) -> Any:
         wait_s = self._throttle.wait_s(request.remote_ip or "", request.headers.get("Authorization", ""))
