@@ -55,6 +55,7 @@ CASES = {
         **REFUSED, 'cantata_queue_workers{queue="tools"}': "0x90"}, at="1m"),
     "CantataVersionsMixed": Case({'cantata_build_info{version="1"}': "1x90", 'cantata_build_info{version="2"}': "1x90"}, {
         'cantata_build_info{version="1",instance="a"}': "1x90", 'cantata_build_info{version="1",instance="b"}': "1x90"}),
+    "CantataCodeBroken": Case({"cantata_workers_without_code": "1x90"}, {"cantata_workers_without_code": "0x90"}, at="1m"),
     "CantataCodeMixed": Case({"cantata_code_modules_mixed": "1x90"}, {"cantata_code_modules_mixed": "0x90"}),
     "CantataQueueUnserved": Case(
         {'cantata_queue_ready{queue="gpu"}': "3x90", 'cantata_queue_workers{queue="gpu"}': "0x90",

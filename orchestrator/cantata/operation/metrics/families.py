@@ -152,6 +152,13 @@ FAMILIES: Sequence[Family] = (
     Family(
         "cantata_code_modules_mixed", "gauge", (), "User modules that workers serve in several versions.", "gateway"
     ),
+    Family(
+        "cantata_workers_without_code",
+        "gauge",
+        (),
+        "Workers that cannot import some of the code that steps need.",
+        "gateway",
+    ),
     Family("cantata_runs_open", "gauge", (), "Runs that are not closed.", "gateway"),
     Family("cantata_runs_waiting", "gauge", (), "Open runs with a step that waits for a person.", "gateway"),
     Family(

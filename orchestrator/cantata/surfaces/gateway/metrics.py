@@ -189,6 +189,9 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
         "cantata_redis_up": 1,
         "cantata_redis_writable": 0 if standing.write_error else 1,
         "cantata_code_modules_mixed": len(find_mixed(entry for worker in standing.workers for entry in worker.code)),
+        "cantata_workers_without_code": None
+        if standing.write_error
+        else sum(bool(worker.code_faults) for worker in standing.workers),
         "cantata_runs_accepted_total": standing.totals.get("accepted", 0),
         "cantata_runs_open": standing.runs_open,
         "cantata_runs_waiting": standing.runs_waiting,
