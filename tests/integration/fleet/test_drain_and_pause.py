@@ -250,6 +250,24 @@ def test_agents_workers_call_no_tool_of_a_paused_queue_in_place(
 
 
 @pytest.mark.slow("workers are started, and heed a decision with their next announcement")
+def test_a_worker_that_starts_later_takes_nothing_of_a_paused_queue(
+    plant: Plant, client: Client, models: ScriptedModels
+) -> None:
+    models.script([{"reply": "at last"}])
+    client.fleet.pause_queue("agents", by="ann")
+    before, turns = len(models.requests), [client.submit_turn(f"turn {number}", agent="keeper") for number in range(8)]
+    until(lambda: plant.waiting("agents") == 8, "the turns in the queue", PATIENCE_S)
+
+    plant.worker("talker", "agents", concurrency=8)
+
+    until(lambda: (found := plant.announced("talker")) and found.held == ("agents",), "its word", PATIENCE_S)
+    until(lambda: client.fleet.queues()["agents"].workers == 1, "its slots", PATIENCE_S)
+    assert (len(models.requests), plant.waiting("agents")) == (before, 8)
+    client.fleet.resume_queue("agents")
+    assert {turn.result(PATIENCE_S).output for turn in turns} == {"at last"}
+
+
+@pytest.mark.slow("workers are started, and heed a decision with their next announcement")
 def test_workers_of_threads_are_drained_with_their_calls_and_serve_again(
     plant: Plant, client: Client, models: ScriptedModels
 ) -> None:
