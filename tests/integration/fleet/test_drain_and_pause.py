@@ -15,9 +15,11 @@ import pytest
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError
+from cantata.flows.definitions import Webhook
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, tool
 from tests.integration.fleet.plant import PATIENCE_S, Plant, done, own_definitions, release, run_slow, state_of
+from tests.integration.receiver import receiving
 from tests.waiting import until
 
 DRAIN_S = 3.0
@@ -265,6 +267,33 @@ def test_a_worker_that_starts_later_takes_nothing_of_a_paused_queue(
     assert (len(models.requests), plant.waiting("agents")) == (before, 8)
     client.fleet.resume_queue("agents")
     assert {turn.result(PATIENCE_S).output for turn in turns} == {"at last"}
+
+
+@pytest.mark.slow("workers are started, and heed a decision with their next announcement")
+def test_the_queue_of_webhooks_beside_agents_is_paused_alone_and_more_than_once(
+    plant: Plant, journal: Journal, models: ScriptedModels
+) -> None:
+    models.script([{"reply": "said"}])
+    plant.worker("talker", "agents", concurrency=4)
+    with receiving() as receiver:
+        hook = Webhook(url=receiver.url, secret_env="PATH", allow_private=True, on=["end"])
+        own = own_definitions().model_copy(update={"webhooks": {"ops": hook}})
+        with Client(plant.url, config=own) as client:
+            for number in (1, 2):
+                client.fleet.pause_queue("webhooks")
+                until(
+                    lambda: (found := plant.announced("talker")) and found.held == ("webhooks",),
+                    "the pause",
+                    PATIENCE_S,
+                )
+                assert client.submit_turn("hello", agent="keeper").result(PATIENCE_S).output == "said"
+                until(lambda: plant.waiting("webhooks") == 1, "the message that waits", PATIENCE_S)
+                assert len(receiver.messages) == number - 1
+                client.fleet.resume_queue("webhooks")
+                until(lambda number=number: len(receiver.messages) == number, "the message", PATIENCE_S)
+                until(
+                    lambda: (found := plant.announced("talker")) and not found.held, "the end of the pause", PATIENCE_S
+                )
 
 
 @pytest.mark.slow("workers are started, and heed a decision with their next announcement")

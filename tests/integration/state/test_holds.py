@@ -7,9 +7,15 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from cantata.engine import duties
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.duties import Sweep
 from cantata.engine.fleet import holds, load, registry
 from cantata.engine.fleet.holds import Drain
 from cantata.engine.fleet.registry import Worker
+from cantata.engine.isolation import Isolation
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Swept
 from cantata.ledger.redis.keys import key_of
 
 
@@ -64,6 +70,24 @@ def test_a_drain_is_of_one_process_and_goes_with_it(valkey: Redis) -> None:
     holds.drain(valkey, asked)
     registry.retire(valkey, "t@h")
     assert not valkey.exists(key_of(valkey, holds.DRAINS_KEY))
+
+
+def test_no_checks_of_tasks_pile_up_in_a_paused_queue_but_revocations_do(ledger: Ledger) -> None:
+    valkey = ledger.redis
+    app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}")
+    registry.announce(valkey, worker("t@h", "tasks"))
+    (check_tasks,) = (do for name, do in duties.LAST if name == "tasks")
+
+    def sweep(**found: tuple[str, ...]) -> int:
+        check_tasks(Sweep(app, ledger, (0,), 0.0, [Swept(**found)], Isolation(ledger)))
+        return int(valkey.llen("cantata.tasks"))
+
+    assert sweep(tasks=("r|1|a",)) == 1
+    holds.pause(valkey, "tasks", "ann")
+    assert sweep(tasks=("r|1|a",)) == 1
+    assert sweep(revoked=("r|1|a",)) == 2
+    holds.resume(valkey, "tasks")
+    assert sweep(tasks=("r|1|a",)) == 3
 
 
 def test_a_drained_worker_counts_as_no_slots_and_a_paused_queue_as_no_work_to_scale_by(valkey: Redis) -> None:
