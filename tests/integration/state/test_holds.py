@@ -78,8 +78,8 @@ def test_no_checks_of_tasks_pile_up_in_a_paused_queue_but_revocations_do(ledger:
     registry.announce(valkey, worker("t@h", "tasks"))
     (check_tasks,) = (do for name, do in duties.LAST if name == "tasks")
 
-    def sweep(**found: tuple[str, ...]) -> int:
-        check_tasks(Sweep(app, ledger, (0,), 0.0, [Swept(**found)], Isolation(ledger)))
+    def sweep(tasks: tuple[str, ...] = (), revoked: tuple[str, ...] = ()) -> int:
+        check_tasks(Sweep(app, ledger, (0,), 0.0, [Swept(tasks=tasks, revoked=revoked)], Isolation(ledger)))
         return int(valkey.llen("cantata.tasks"))
 
     assert sweep(tasks=("r|1|a",)) == 1
