@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from cantata.flows.definitions import Webhook
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, tool
 from tests.integration.fleet.plant import PATIENCE_S, Plant, done, own_definitions, release, run_slow, state_of
-from tests.integration.receiver import receiving
+from tests.integration.receiver import Receiver, receiving
 from tests.waiting import until
 
 DRAIN_S = 3.0
@@ -269,6 +270,11 @@ def test_a_worker_that_starts_later_takes_nothing_of_a_paused_queue(
     assert {turn.result(PATIENCE_S).output for turn in turns} == {"at last"}
 
 
+def has(receiver: Receiver, count: int) -> bool:
+    """Return whether so many messages were received."""
+    return len(receiver.messages) == count
+
+
 @pytest.mark.slow("workers are started, and heed a decision with their next announcement")
 def test_the_queue_of_webhooks_beside_agents_is_paused_alone_and_more_than_once(
     plant: Plant, journal: Journal, models: ScriptedModels
@@ -290,7 +296,7 @@ def test_the_queue_of_webhooks_beside_agents_is_paused_alone_and_more_than_once(
                 until(lambda: plant.waiting("webhooks") == 1, "the message that waits", PATIENCE_S)
                 assert len(receiver.messages) == number - 1
                 client.fleet.resume_queue("webhooks")
-                until(lambda number=number: len(receiver.messages) == number, "the message", PATIENCE_S)
+                until(partial(has, receiver, number), "the message", PATIENCE_S)
                 until(
                     lambda: (found := plant.announced("talker")) and not found.held, "the end of the pause", PATIENCE_S
                 )
