@@ -57,6 +57,15 @@ def test_a_pause_that_cannot_be_read_is_a_pause_and_is_resumed(valkey: Redis) ->
     assert holds.resume(valkey, "tools")
 
 
+def test_keys_of_another_type_hold_nothing_and_stop_nobody(valkey: Redis) -> None:
+    for key in (holds.PAUSED_KEY, holds.DRAINS_KEY):
+        valkey.set(key_of(valkey, key), "not a hash")
+
+    assert holds.read(valkey, "t@h", pid=1, started_at=5.0) == holds.Holds()
+    assert holds.paused(valkey) == {}
+    assert load.measure(valkey).paused_queues == {}
+
+
 def test_a_drain_is_of_one_process_and_goes_with_it(valkey: Redis) -> None:
     asked = Drain(name="t@h", pid=1, started_at=5.0, since=9.0, by="ann")
     holds.drain(valkey, asked)
