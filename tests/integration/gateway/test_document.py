@@ -20,6 +20,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cantata.surfaces.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
+from cantata.surfaces.gateway.api.bulk import BULK
+from cantata.surfaces.gateway.api.fleet import DRAIN
 from cantata.surfaces.gateway.api.schedules import BACKFILL, SCHEDULE
 from tests.examples import thorough
 from tests.integration.gateway.conftest import Gateway
@@ -70,7 +72,7 @@ def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(ga
 
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
-    assert len(operations) == 53
+    assert len(operations) == 60
     for operation in operations[::every]:
         ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), examples)
         if can_be_asked_wrongly(operation.definition.raw):
@@ -121,6 +123,8 @@ def test_the_examples_of_the_document_are_of_its_schemas(gateway: Gateway) -> No
 
     assert bodies == {
         ("/turns", "post"): TURN,
+        ("/runs/bulk", "post"): BULK,
+        ("/workers/{name}/drain", "post"): DRAIN,
         ("/schedules/{name}", "put"): SCHEDULE,
         ("/schedules/{name}/backfill", "post"): BACKFILL,
         ("/chains", "post"): CHAIN,
