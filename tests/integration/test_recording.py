@@ -21,6 +21,7 @@ from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.values import JsonValue
 from cantata_workers.process.message import Delivery, MessageExecution
 from cantata_workers.process.process import Process
+from cantata_workers.process.queue_holds import QueueHolds
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.handlers import HANDLERS
 from tests.waiting import until
@@ -45,11 +46,15 @@ NOTHING = SimpleNamespace(chain=None, chord=None, group=None)
 
 
 def execution_of(
-    process: Process, valkey: Redis, *, is_redelivered: bool = False, request: SimpleNamespace = NOTHING
+    process: Process,
+    valkey: Redis,
+    *steps: str,
+    is_redelivered: bool = False,
+    request: SimpleNamespace = NOTHING,
 ) -> MessageExecution:
     app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}", None)
     delivery = Delivery("run.start", "coordinator", 0, is_redelivered)
-    return MessageExecution(app, process, RUN, [START], delivery, Carried(request))
+    return MessageExecution(app, process, RUN, [START, *steps], delivery, Carried(request))
 
 
 def begun_by(process: Process) -> Begun:
@@ -82,6 +87,37 @@ def test_a_step_that_is_passed_on_carries_what_its_message_did(process: Process,
     assert args == [RUN, [START]]
     assert (embed["chain"], embed["chord"], message["headers"]["group"]) == ([link], link, "g")
     assert request.chain is None, "this task sends none of it"
+
+
+def test_steps_behind_a_running_one_go_back_to_the_head_of_their_queue_as_soon_as_it_is_held(
+    process: Process, ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.holds = QueueHolds(["coordinator", "tools"])
+    runs, may_end = threading.Event(), threading.Event()
+
+    def handler(work: StepContext) -> Outcome:
+        runs.set()
+        assert may_end.wait(40.0)
+        return Outcome(output="finished")
+
+    monkeypatch.setitem(HANDLERS, "run.start", handler)
+    valkey.rpush("cantata.coordinator", "a message before them")
+    worker = threading.Thread(target=execution_of(process, valkey, "second", "third").run)
+    worker.start()
+    try:
+        until(runs.is_set, "the first step")
+        process.holds.set({"tools"})
+        assert valkey.llen("cantata.coordinator") == 1, "another queue is none of its business"
+        process.holds.set({"coordinator"})
+        until(lambda: valkey.llen("cantata.coordinator") == 2, "what was given back, though the first step still runs")
+    finally:
+        may_end.set()
+        worker.join(40.0)
+
+    message = json.loads(str(valkey.rpop("cantata.coordinator")))
+    assert json.loads(base64.b64decode(message["body"]))[0] == [RUN, ["second", "third"]]
+    assert valkey.llen("cantata.coordinator") == 1, "they were given back once"
+    assert ledger.reader.records(RUN, [START])[START].state == "done"
 
 
 def test_an_outcome_waits_for_a_redis_that_takes_no_writes(

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ import pytest
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError
+from cantata.flows.definitions import Webhook
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, tool
 from tests.integration.fleet.plant import PATIENCE_S, Plant, done, own_definitions, release, run_slow, state_of
+from tests.integration.receiver import Receiver, receiving
 from tests.waiting import until
 
 DRAIN_S = 3.0
@@ -247,6 +250,56 @@ def test_agents_workers_call_no_tool_of_a_paused_queue_in_place(
     client.fleet.resume_queue("tools")
     assert run.result(PATIENCE_S).output == "done"
     assert done(journal) == Counter(["in place", "paused", "beside"])
+
+
+@pytest.mark.slow("workers are started, and heed a decision with their next announcement")
+def test_a_worker_that_starts_later_takes_nothing_of_a_paused_queue(
+    plant: Plant, client: Client, models: ScriptedModels
+) -> None:
+    models.script([{"reply": "at last"}])
+    client.fleet.pause_queue("agents", by="ann")
+    before, turns = len(models.requests), [client.submit_turn(f"turn {number}", agent="keeper") for number in range(8)]
+    until(lambda: plant.waiting("agents") == 8, "the turns in the queue", PATIENCE_S)
+
+    plant.worker("talker", "agents", concurrency=8)
+
+    until(lambda: (found := plant.announced("talker")) and found.held == ("agents",), "its word", PATIENCE_S)
+    until(lambda: client.fleet.queues()["agents"].workers == 1, "its slots", PATIENCE_S)
+    assert (len(models.requests), plant.waiting("agents")) == (before, 8)
+    client.fleet.resume_queue("agents")
+    assert {turn.result(PATIENCE_S).output for turn in turns} == {"at last"}
+
+
+def has(receiver: Receiver, count: int) -> bool:
+    """Return whether so many messages were received."""
+    return len(receiver.messages) == count
+
+
+@pytest.mark.slow("workers are started, and heed a decision with their next announcement")
+def test_the_queue_of_webhooks_beside_agents_is_paused_alone_and_more_than_once(
+    plant: Plant, journal: Journal, models: ScriptedModels
+) -> None:
+    models.script([{"reply": "said"}])
+    plant.worker("talker", "agents", concurrency=4)
+    with receiving() as receiver:
+        hook = Webhook(url=receiver.url, secret_env="PATH", allow_private=True, on=["end"])
+        own = own_definitions().model_copy(update={"webhooks": {"ops": hook}})
+        with Client(plant.url, config=own) as client:
+            for number in (1, 2):
+                client.fleet.pause_queue("webhooks")
+                until(
+                    lambda: (found := plant.announced("talker")) and found.held == ("webhooks",),
+                    "the pause",
+                    PATIENCE_S,
+                )
+                assert client.submit_turn("hello", agent="keeper").result(PATIENCE_S).output == "said"
+                until(lambda: plant.waiting("webhooks") == 1, "the message that waits", PATIENCE_S)
+                assert len(receiver.messages) == number - 1
+                client.fleet.resume_queue("webhooks")
+                until(partial(has, receiver, number), "the message", PATIENCE_S)
+                until(
+                    lambda: (found := plant.announced("talker")) and not found.held, "the end of the pause", PATIENCE_S
+                )
 
 
 @pytest.mark.slow("workers are started, and heed a decision with their next announcement")

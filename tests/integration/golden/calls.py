@@ -256,8 +256,6 @@ runs signal <kept> ask true --json
 runs cancel <answered> --json
 queues pause agents --as tester
 queues pause agents --as somebody --json
-queues list
-status
 queues resume agents
 runs signal --search <kept> ask true
 runs retry --status failed --yes --json --detach

@@ -7,9 +7,15 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from cantata.engine import duties
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.duties import Sweep
 from cantata.engine.fleet import holds, load, registry
 from cantata.engine.fleet.holds import Drain
 from cantata.engine.fleet.registry import Worker
+from cantata.engine.isolation import Isolation
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Swept
 from cantata.ledger.redis.keys import key_of
 
 
@@ -51,6 +57,15 @@ def test_a_pause_that_cannot_be_read_is_a_pause_and_is_resumed(valkey: Redis) ->
     assert holds.resume(valkey, "tools")
 
 
+def test_keys_of_another_type_hold_nothing_and_stop_nobody(valkey: Redis) -> None:
+    for key in (holds.PAUSED_KEY, holds.DRAINS_KEY):
+        valkey.set(key_of(valkey, key), "not a hash")
+
+    assert holds.read(valkey, "t@h", pid=1, started_at=5.0) == holds.Holds()
+    assert holds.paused(valkey) == {}
+    assert load.measure(valkey).paused_queues == {}
+
+
 def test_a_drain_is_of_one_process_and_goes_with_it(valkey: Redis) -> None:
     asked = Drain(name="t@h", pid=1, started_at=5.0, since=9.0, by="ann")
     holds.drain(valkey, asked)
@@ -64,6 +79,24 @@ def test_a_drain_is_of_one_process_and_goes_with_it(valkey: Redis) -> None:
     holds.drain(valkey, asked)
     registry.retire(valkey, "t@h")
     assert not valkey.exists(key_of(valkey, holds.DRAINS_KEY))
+
+
+def test_no_checks_of_tasks_pile_up_in_a_paused_queue_but_revocations_do(ledger: Ledger) -> None:
+    valkey = ledger.redis
+    app = make_app(f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}")
+    registry.announce(valkey, worker("t@h", "tasks"))
+    (check_tasks,) = (do for name, do in duties.LAST if name == "tasks")
+
+    def sweep(tasks: tuple[str, ...] = (), revoked: tuple[str, ...] = ()) -> int:
+        check_tasks(Sweep(app, ledger, (0,), 0.0, [Swept(tasks=tasks, revoked=revoked)], Isolation(ledger)))
+        return int(valkey.llen("cantata.tasks"))
+
+    assert sweep(tasks=("r|1|a",)) == 1
+    holds.pause(valkey, "tasks", "ann")
+    assert sweep(tasks=("r|1|a",)) == 1
+    assert sweep(revoked=("r|1|a",)) == 2
+    holds.resume(valkey, "tasks")
+    assert sweep(tasks=("r|1|a",)) == 3
 
 
 def test_a_drained_worker_counts_as_no_slots_and_a_paused_queue_as_no_work_to_scale_by(valkey: Redis) -> None:

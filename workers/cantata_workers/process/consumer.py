@@ -206,7 +206,10 @@ class BesideConsumers(bootsteps.StartStopStep):
                 self.consume(parent, queue)
 
     def consume(self, parent: Any, queue: str) -> None:
-        """Receive messages of a queue."""
+        """Receive messages of a queue, again if that was cancelled."""
+        if (known := self._consumers.get(queue)) is not None:
+            known.consume()
+            return
         app = parent.app
         found = app.amqp.TaskConsumer(
             parent.connection.channel(),

@@ -392,7 +392,10 @@ class WorkerService:
 
     def _announce(self, client: Redis) -> str:
         """Announce this worker once; return the other worker that uses its name, or ''."""
-        self._heed(client)
+        try:
+            self._heed(client)
+        except Exception as error:  # noqa: BLE001  # whatever it is: a worker that does not announce itself counts as dead
+            outages.warn(log, "decisions_not_heeded", error)
         drain = self._asked.drain
         now = {
             "duplicate": self._duplicate,

@@ -1,22 +1,26 @@
 """Decisions of operators about the fleet: paused queues, and drained workers. Workers read them with each announcement.
 
 A pause lasts until somebody ends it, whatever restarts. A drain is of one process: it ends with the process, or by `undrain`.
+A key of another type holds nothing: who reads decisions must go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
+import structlog
 from pydantic import Field
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from cantata.ledger.redis import clock
+from cantata.ledger.redis import clock, outages
 from cantata.ledger.redis.keys import key_of
-from cantata.ledger.redis.records import readable
+from cantata.ledger.redis.records import apart, ask_apart, readable
 from cantata.text.text_format import utc_minute
 from cantata.values import Unreadable, Value, stored
+
+log = structlog.get_logger(__name__)
 
 PAUSED_KEY = "paused_queues"  # hash: queue -> PausedQueue (JSON); an entry goes when somebody resumes the queue
 DRAINS_KEY = "drains"  # hash: worker -> Drain (JSON); an entry goes with its worker's process, or by `undrain`
@@ -71,7 +75,8 @@ def resume(redis: Redis, queue: str) -> bool:
 
 def paused(redis: Redis) -> dict[str, PausedQueue]:
     """Return the paused queues. A queue whose record cannot be read is paused too."""
-    return _paused(redis, cast("dict[str, str]", redis.hgetall(key_of(redis, PAUSED_KEY))))
+    (texts,) = ask_apart(redis, [PAUSED_KEY], lambda pipe, key: pipe.hgetall(key_of(redis, key)))
+    return _paused(redis, texts)
 
 
 def drain(redis: Redis, asked: Drain) -> None:
@@ -89,15 +94,18 @@ def read(redis: Redis, name: str, *, pid: int, started_at: float) -> Holds:
     with redis.pipeline(transaction=False) as pipe:
         pipe.hgetall(key_of(redis, PAUSED_KEY))
         pipe.hget(key_of(redis, DRAINS_KEY), name)
-        pauses, text = pipe.execute()
+        pauses, text = apart(pipe.execute(raise_on_error=False))
     found = _drain(text)
-    if text is not None and (found is None or (found.pid, found.started_at) != (pid, started_at)):
+    if isinstance(text, str) and (found is None or (found.pid, found.started_at) != (pid, started_at)):
         undrain(redis, name)
         found = None
     return Holds(_paused(redis, pauses), found)
 
 
-def _paused(redis: Redis, texts: Mapping[str, str]) -> dict[str, PausedQueue]:
+def _paused(redis: Redis, texts: Mapping[str, str] | ResponseError) -> dict[str, PausedQueue]:
+    if isinstance(texts, ResponseError):
+        outages.warn(log, "paused_queues_unreadable", texts)
+        return {}
     return {queue: _pause(redis, queue, text) for queue, text in sorted(texts.items())}
 
 
@@ -109,8 +117,8 @@ def _pause(redis: Redis, queue: str, text: str) -> PausedQueue:
     )
 
 
-def _drain(text: str | None) -> Drain | None:
+def _drain(text: object) -> Drain | None:
     try:
-        return Drain.model_validate_json(text, extra="ignore") if text is not None else None
+        return Drain.model_validate_json(text, extra="ignore") if isinstance(text, str) else None
     except ValueError:
         return None

@@ -122,7 +122,8 @@ def announce(redis: Redis, worker: Worker) -> str:
 def retire(redis: Redis, name: str) -> None:
     """Remove a worker that ends."""
     redis.hdel(key_of(redis, WORKERS_KEY), name)
-    redis.hdel(key_of(redis, DRAINS_KEY), name)
+    with suppress(ResponseError):
+        redis.hdel(key_of(redis, DRAINS_KEY), name)
 
 
 def workers(redis: Redis) -> list[Worker]:

@@ -230,10 +230,12 @@ def confirm(verb: str, found: Sequence[RunSummary], *, yes: bool) -> None:
     if not found:
         return
     number = text_format.counted(len(found), "run")
-    ends = {"the newest": found[0], "the oldest": found[-1]} if len(found) > 1 else {"it is": found[0]}
-    for name, run in ends.items():
-        what = text_format.line(run.title, 60) or run.run_id
-        print_note(f"{number}; {name} {what!r}, submitted {text_format.moment(run.created_at)}")
+    ends = {"the newest ": found[0], "the oldest ": found[-1]} if len(found) > 1 else {"": found[0]}
+    named = (
+        f"{name}{text_format.line(run.title, 60) or run.run_id!r}, submitted {text_format.moment(run.created_at)}"
+        for name, run in ends.items()
+    )
+    print_note(f"{number}: {'; '.join(named)}")
     if not yes:
         click.confirm(f"{verb} {number}?", abort=True, err=True)
 

@@ -40,6 +40,7 @@ class QueueResumed(Value):
     queue: str
 
 
+DRAIN = {"exits": False}
 REQUEST_BODIES = (DrainBody,)
 
 router = APIRouter(tags=["health"], responses=ERRORS)
@@ -53,7 +54,7 @@ async def show_status(request: Request, service: ServiceDep, caller: CallerGrant
     return await service.call(health.report)
 
 
-@router.post("/workers/{name}/drain", openapi_extra=document_body(DrainBody, {"exits": False}))
+@router.post("/workers/{name}/drain", openapi_extra=document_body(DrainBody, DRAIN))
 async def drain_worker(request: Request, name: PathName, service: ServiceDep, caller: CallerGrant) -> Worker:
     """Let a worker take no more work, and finish or release its steps; return it as it was. `GET /workers` shows when it is drained."""
     caller.require_fleet()

@@ -95,5 +95,7 @@ def _show(stack: embedded.StackStatus, workers: list[Worker], *, has_other_redis
 
 def _worker_notes(worker: Worker) -> str:
     metrics = f"  metrics: {worker.metrics_url}" if worker.metrics_url else ""
+    if worker.state != "serving":
+        metrics += f"  ({worker.state})"
     off = abs(worker.clock_off_s) > CLOCK_OFF_S
     return f"{metrics}  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if off else metrics
