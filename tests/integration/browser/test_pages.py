@@ -290,12 +290,12 @@ def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str, pa
     failed.wait(PATIENCE_S)
     addresses = [
         turn.run_id, f"{turn.run_id}?step=writer", f"{failed.run_id}?step=bad", f"{waiting.run_id}?step=ask",
-        *(f"{failed.run_id}?tab={tab}" for tab in ("time", "events", "request", f"compare&with={turn.run_id}")),
+        *(f"{failed.run_id}?tab={tab}" for tab in ("time", "events", "logs", "request", f"compare&with={turn.run_id}")),
     ]  # fmt: skip
     for address in addresses:
         page.goto(f"{url}/pages/run/{address}")
         expect(page.locator(".run-state")).to_be_visible()
-        expect(page.locator(".node, .time-row, .event, .boxed, .compare table").first).to_be_visible()
+        expect(page.locator(".node, .time-row, .event, .logs li, .boxed, .compare table").first).to_be_visible()
         assert list(barriers(page, "desktop", "dark")) == [], address
     waiting.cancel()
 
