@@ -12,6 +12,7 @@ import { useNow } from "../ticking.js";
 import { BulkBar } from "./bulk_bar.js";
 import { Icon } from "./icons.js";
 import { RunRow } from "./row.js";
+import { SavedFilters } from "./saved_filters.js";
 
 const WIDE = "(min-width: 760px)";
 const ROW = { wide: 53, narrow: 113 }; // pixels, as in list.css
@@ -41,6 +42,7 @@ export function ListPage({ search, go }) {
   return html`<main id="main" class="list-page" tabindex="-1">
     <h1>Runs</h1>
     <${Filters} filter=${filter} change=${change} now=${now} />
+    <${SavedFilters} search=${search} />
     <${BulkBar} runs=${runs.list.filter((run) => selected.has(run.run_id))} clear=${() => setSelected([])} onDone=${runs.fromTop} />
     <div class="list-news" aria-live="polite">
       ${runs.news > 0 && html`<button type="button" class="pill" onClick=${() => { scrollTo(0, 0); runs.fromTop(); }}>
