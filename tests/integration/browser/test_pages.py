@@ -332,6 +332,7 @@ def test_a_step_of_a_workflow_in_python_shows_its_line(deployment: Stage, url: s
     run.cancel()
 
 
+@pytest.mark.slow("a browser draws it, from three gateways")
 def test_a_run_and_its_attempts_link_to_their_trace_where_its_address_is_set(
     deployment: Stage, url: str, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -542,7 +543,7 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Skip to the content"
     page.locator(".chip-toggle").last.focus()
-    for _ in range(3):  # past the boxes that select all runs and this one
+    for _ in range(4):  # past the button that saves the filter, and the boxes that select all runs and this one
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".run-state")).to_have_text("Succeeded")

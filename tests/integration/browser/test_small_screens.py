@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,7 @@ from tests.integration.browser.stage import PATIENCE_S, Json, Stage, tool
 pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
 
 PAGES = {
-    "/home": "Queues", "/": "to the end", "/inbox": "Is it right?", "/schedules": "every 1h", "/batches": "rows-of-two",
+    "/home": "Queues", "/": "first, bad", "/inbox": "Is it right?", "/schedules": "every 1h", "/batches": "rows-of-two",
     "/batch/rows-of-two": "Failed rows", "/workers": "coordinator",
 }  # fmt: skip
 """Path → a text of the page."""
@@ -56,8 +57,17 @@ def test_the_menu_is_whole_and_no_page_scrolls_sideways(deployment: Stage, url: 
     runs = {f"/run/{failed.run_id}?tab={tab}": "All runs" for tab in TABS}
     runs |= {f"/run/{failed.run_id}?tab=compare&with={waiting.run_id}": "Compare with the run"}
 
+    try:
+        assert_whole(deployment, url, width, {**PAGES, **runs, f"/run/{waiting.run_id}?step=ok": "Is it right?"})
+    finally:
+        waiting.cancel()
+        deployment.client.schedules.delete("hourly")
+
+
+def assert_whole(deployment: Stage, url: str, width: int, pages: Mapping[str, str]) -> None:
+    """Each page has all entries of the menu on a screen of this width, and nothing beside it."""
     with deployment.page(viewport={"width": width, "height": 780}) as page:
-        for path, text in {**PAGES, **runs, f"/run/{waiting.run_id}?step=ok": "Is it right?"}.items():
+        for path, text in pages.items():
             page.goto(f"{url}/pages{path}")
             expect(page.get_by_text(text).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") == width, path
@@ -70,8 +80,6 @@ def test_the_menu_is_whole_and_no_page_scrolls_sideways(deployment: Stage, url: 
                 assert box["x"] >= 0, path
                 assert box["x"] + box["width"] <= width, path
                 assert width > 980 or box["height"] >= 32, "a finger hits it"
-    waiting.cancel()
-    deployment.client.schedules.delete("hourly")
 
 
 @pytest.mark.slow("a browser draws it")

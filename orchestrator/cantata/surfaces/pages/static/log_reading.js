@@ -12,7 +12,7 @@ const none = { lines: [], count: 0, dropped: 0, fault: null, isRead: false };
 
 /**
  * Return {lines, count, dropped, fault, isRead} of a run's log, of a step and of a level or above: the newest lines, each with the number of its
- * `block`, the number of all that were read, and that of older ones that Redis had dropped. `isRead` when the end was reached once.
+ * `block`, the number of all that were read, and that of older ones that Redis had dropped before. `isRead` when the end was reached once.
  */
 export function useLogLines(runId, filter, isOpen) {
   const query = queryOf(filter);
@@ -61,7 +61,7 @@ async function follow(runId, query, { isOpen, signal, setState }) {
           after = page.next ?? after;
           const numbered = page.lines.map((line, n) => ({ ...line, block: Math.floor((state.count + n) / BLOCK) }));
           const lines = numbered.length ? [...state.lines, ...numbered].slice(-MAX_LINES) : state.lines;
-          show({ lines, count: state.count + numbered.length, dropped: page.dropped, fault: null });
+          show({ lines, count: state.count + numbered.length, dropped: state.isRead ? state.dropped : page.dropped, fault: null });
         }
         show({ isRead: true });
         if (!wasOpen) return; // its last lines are there
