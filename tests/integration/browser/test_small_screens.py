@@ -30,6 +30,16 @@ OUTSIDE = """() => [...document.querySelectorAll("#app *")].filter((element) => 
     return !element.matches(".skip");
 }).map((element) => element.outerHTML.slice(0, 100))"""
 """What stands beside the screen, and in no box that scrolls."""
+COVERED = """(cell) => {
+    const own = cell.querySelector(".state").getBoundingClientRect();
+    return [...cell.parentElement.children].filter((other) => other !== cell && other.textContent.trim()).filter((other) => {
+        const text = document.createRange();
+        text.selectNodeContents(other);
+        const { left, right, top, bottom } = text.getBoundingClientRect();
+        return left < own.right && right > own.left && top < own.bottom - 1 && bottom > own.top + 1;
+    }).map((other) => other.className);
+}"""
+"""The cells of a row whose texts lie over its state."""
 LABELS = """() => {
     const lane = document.querySelector(".time-head .lane").getBoundingClientRect();
     return [...document.querySelectorAll(".time-head .mark")].map((mark) => {
@@ -99,3 +109,26 @@ def test_the_labels_of_a_time_line_neither_overlap_nor_are_cut(deployment: Stage
             for before, after in pairwise(marks):
                 assert before["right"] + 4 <= after["left"], (span_s, width, before, after)
             assert all(mark["right"] <= mark["width"] for mark in marks), (span_s, width, marks)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.slow("a browser draws it")
+def test_the_longest_states_are_legible_in_lists(deployment: Stage, url: str, width: int) -> None:
+    run = deployment.chain(tool("only", "fail", message="no", on_error="skip"), labels={"mark": f"legible-{width}"})
+    run.wait(PATIENCE_S)
+    deployment.models.script([{"match": "^b$", "status": 400, "reply": "no"}, {"reply": "yes"}])
+    feed = deployment.client.feed_batch(["a", "b"], agent="writer", name="legible")
+    for group in feed.groups():
+        feed.deliver(group)
+
+    with deployment.page(viewport={"width": width, "height": 780}) as page:
+        for path, state in ((f"?q=legible-{width}", "Succeeded with failures"), ("batches", "Done with failures")):
+            page.goto(f"{url}/pages/{path}")
+            cell = page.locator("tbody tr", has_text="legible").locator(".cell-status")
+            expect(cell).to_have_text(state)
+            shown = cell.evaluate(
+                "(cell) => [cell.scrollWidth <= cell.clientWidth, cell.offsetHeight <= cell.parentElement.offsetHeight]"
+            )
+            assert shown == [True, True], path
+            others = cell.evaluate(COVERED)
+            assert others == [], path
