@@ -118,25 +118,34 @@ def test_lines_are_filtered_by_step_level_and_text_and_saved(
     expect(lines).to_have_count(2)
 
 
-@pytest.mark.slow("a browser reads a hundred thousand lines")
-def test_of_a_hundred_thousand_lines_the_page_keeps_the_newest(
-    url: str, page: Page, open_run: ChainRun, write: Write
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (6_000, "6,000"),
+        pytest.param(
+            100_000, "100.0k", marks=pytest.mark.thorough("a hundred pages are read; the plain form reads six")
+        ),
+    ],
+)
+@pytest.mark.slow("a browser reads thousands of lines")
+def test_of_many_lines_the_page_keeps_the_newest(
+    url: str, page: Page, open_run: ChainRun, write: Write, number: int, shown: str
 ) -> None:
-    write([f"line {number} {'x' * 80}" for number in range(100_000)])
+    write([f"line {each} {'x' * 80}" for each in range(number)])
 
     page.goto(f"{url}/pages/run/{open_run.run_id}?tab=logs")
     lines = page.locator(".log-list li")
-    expect(lines.last).to_contain_text("line 99999 ")
+    expect(lines.last).to_contain_text(f"line {number - 1} ", timeout=120_000)  # a hundred pages, on a busy machine
     expect(lines).to_have_count(5000)
-    expect(lines.first).to_contain_text("line 95000 ")
-    expect(page.get_by_role("log")).to_contain_text("The newest 5,000 of 100.0k lines")
+    expect(lines.first).to_contain_text(f"line {number - 5000} ")
+    expect(page.get_by_role("log")).to_contain_text(f"The newest 5,000 of {shown} lines")
     write([f"later {number}" for number in range(700)])
     expect(lines.last).to_contain_text("later 699")
     expect(lines.last).to_be_in_viewport()
     expect(lines).to_have_count(5000)
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download").click()
-    assert waiting.value.path().read_text().count("\n") == 100_700
+    assert waiting.value.path().read_text().count("\n") == number + 700
 
 
 @pytest.mark.slow("a browser draws it")

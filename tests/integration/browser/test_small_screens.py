@@ -51,7 +51,15 @@ LABELS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+@pytest.mark.parametrize(
+    "width",
+    [
+        360,
+        pytest.param(390, marks=pytest.mark.thorough("360 is narrower")),
+        768,
+        pytest.param(1280, marks=pytest.mark.thorough("768 is narrower")),
+    ],
+)
 @pytest.mark.slow("a browser draws it")
 def test_the_menu_is_whole_and_no_page_scrolls_sideways(deployment: Stage, url: str, width: int) -> None:
     failed = deployment.chain(tool("first", "add", next_node="bad"), tool("bad", "fail", message="x" * 300))
