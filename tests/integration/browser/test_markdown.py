@@ -82,7 +82,7 @@ def test_hostile_markdown_does_no_harm(deployment: Stage, url: str, page: Page) 
     for path, place in (("inbox", "article"), ("home", ".asked")):
         page.goto(f"{url}/pages/{path}")
         shown = page.locator(place)
-        expect(shown).to_have_count(min(len(runs), 5) if path == "home" else len(runs))
+        expect(shown.nth(4 if path == "home" else len(runs) - 1)).to_be_attached()
         expect(shown.locator(".markdown li").first).to_be_attached()
         for summary in page.locator("summary", has_text="Context").all():
             summary.click(timeout=PATIENCE_MS)

@@ -290,12 +290,12 @@ def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str, pa
     failed.wait(PATIENCE_S)
     addresses = [
         turn.run_id, f"{turn.run_id}?step=writer", f"{failed.run_id}?step=bad", f"{waiting.run_id}?step=ask",
-        *(f"{failed.run_id}?tab={tab}" for tab in ("time", "events", "request", f"compare&with={turn.run_id}")),
+        *(f"{failed.run_id}?tab={tab}" for tab in ("time", "events", "logs", "request", f"compare&with={turn.run_id}")),
     ]  # fmt: skip
     for address in addresses:
         page.goto(f"{url}/pages/run/{address}")
         expect(page.locator(".run-state")).to_be_visible()
-        expect(page.locator(".node, .time-row, .event, .boxed, .compare table").first).to_be_visible()
+        expect(page.locator(".node, .time-row, .event, .logs li, .boxed, .compare table").first).to_be_visible()
         assert list(barriers(page, "desktop", "dark")) == [], address
     waiting.cancel()
 
@@ -332,6 +332,7 @@ def test_a_step_of_a_workflow_in_python_shows_its_line(deployment: Stage, url: s
     run.cancel()
 
 
+@pytest.mark.slow("a browser draws it, from three gateways")
 def test_a_run_and_its_attempts_link_to_their_trace_where_its_address_is_set(
     deployment: Stage, url: str, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,7 +610,7 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Skip to the content"
     page.locator(".chip-toggle").last.focus()
-    for _ in range(4):  # past the actions on all runs, and the boxes that select all and this one
+    for _ in range(5):  # past the button that saves the filter, the actions on all runs, and the boxes that select all and this one
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".run-state")).to_have_text("Succeeded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,7 @@ from tests.integration.browser.stage import PATIENCE_S, Json, Stage, tool
 pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
 
 PAGES = {
-    "/home": "Queues", "/": "to the end", "/inbox": "Is it right?", "/schedules": "every 1h", "/batches": "rows-of-two",
+    "/home": "Queues", "/": "first, bad", "/inbox": "Is it right?", "/schedules": "every 1h", "/batches": "rows-of-two",
     "/batch/rows-of-two": "Failed rows", "/workers": "coordinator",
 }  # fmt: skip
 """Path → a text of the page."""
@@ -29,6 +30,16 @@ OUTSIDE = """() => [...document.querySelectorAll("#app *")].filter((element) => 
     return !element.matches(".skip");
 }).map((element) => element.outerHTML.slice(0, 100))"""
 """What stands beside the screen, and in no box that scrolls."""
+COVERED = """(cell) => {
+    const own = cell.querySelector(".state").getBoundingClientRect();
+    return [...cell.parentElement.children].filter((other) => other !== cell && other.textContent.trim()).filter((other) => {
+        const text = document.createRange();
+        text.selectNodeContents(other);
+        const { left, right, top, bottom } = text.getBoundingClientRect();
+        return left < own.right && right > own.left && top < own.bottom - 1 && bottom > own.top + 1;
+    }).map((other) => other.className);
+}"""
+"""The cells of a row whose texts lie over its state."""
 LABELS = """() => {
     const lane = document.querySelector(".time-head .lane").getBoundingClientRect();
     return [...document.querySelectorAll(".time-head .mark")].map((mark) => {
@@ -40,7 +51,15 @@ LABELS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+@pytest.mark.parametrize(
+    "width",
+    [
+        360,
+        pytest.param(390, marks=pytest.mark.thorough("360 is narrower")),
+        768,
+        pytest.param(1280, marks=pytest.mark.thorough("768 is narrower")),
+    ],
+)
 @pytest.mark.slow("a browser draws it")
 def test_the_menu_is_whole_and_no_page_scrolls_sideways(deployment: Stage, url: str, width: int) -> None:
     failed = deployment.chain(tool("first", "add", next_node="bad"), tool("bad", "fail", message="x" * 300))
@@ -56,8 +75,17 @@ def test_the_menu_is_whole_and_no_page_scrolls_sideways(deployment: Stage, url: 
     runs = {f"/run/{failed.run_id}?tab={tab}": "All runs" for tab in TABS}
     runs |= {f"/run/{failed.run_id}?tab=compare&with={waiting.run_id}": "Compare with the run"}
 
+    try:
+        assert_whole(deployment, url, width, {**PAGES, **runs, f"/run/{waiting.run_id}?step=ok": "Is it right?"})
+    finally:
+        waiting.cancel()
+        deployment.client.schedules.delete("hourly")
+
+
+def assert_whole(deployment: Stage, url: str, width: int, pages: Mapping[str, str]) -> None:
+    """Each page has all entries of the menu on a screen of this width, and nothing beside it."""
     with deployment.page(viewport={"width": width, "height": 780}) as page:
-        for path, text in {**PAGES, **runs, f"/run/{waiting.run_id}?step=ok": "Is it right?"}.items():
+        for path, text in pages.items():
             page.goto(f"{url}/pages{path}")
             expect(page.get_by_text(text).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") == width, path
@@ -70,8 +98,6 @@ def test_the_menu_is_whole_and_no_page_scrolls_sideways(deployment: Stage, url: 
                 assert box["x"] >= 0, path
                 assert box["x"] + box["width"] <= width, path
                 assert width > 980 or box["height"] >= 32, "a finger hits it"
-    waiting.cancel()
-    deployment.client.schedules.delete("hourly")
 
 
 @pytest.mark.slow("a browser draws it")
@@ -91,3 +117,26 @@ def test_the_labels_of_a_time_line_neither_overlap_nor_are_cut(deployment: Stage
             for before, after in pairwise(marks):
                 assert before["right"] + 4 <= after["left"], (span_s, width, before, after)
             assert all(mark["right"] <= mark["width"] for mark in marks), (span_s, width, marks)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.slow("a browser draws it")
+def test_the_longest_states_are_legible_in_lists(deployment: Stage, url: str, width: int) -> None:
+    run = deployment.chain(tool("only", "fail", message="no", on_error="skip"), labels={"mark": f"legible-{width}"})
+    run.wait(PATIENCE_S)
+    deployment.models.script([{"match": "^b$", "status": 400, "reply": "no"}, {"reply": "yes"}])
+    feed = deployment.client.feed_batch(["a", "b"], agent="writer", name="legible")
+    for group in feed.groups():
+        feed.deliver(group)
+
+    with deployment.page(viewport={"width": width, "height": 780}) as page:
+        for path, state in ((f"?q=legible-{width}", "Succeeded with failures"), ("batches", "Done with failures")):
+            page.goto(f"{url}/pages/{path}")
+            cell = page.locator("tbody tr", has_text="legible").locator(".cell-status")
+            expect(cell).to_have_text(state)
+            shown = cell.evaluate(
+                "(cell) => [cell.scrollWidth <= cell.clientWidth, cell.offsetHeight <= cell.parentElement.offsetHeight]"
+            )
+            assert shown == [True, True], path
+            others = cell.evaluate(COVERED)
+            assert others == [], path

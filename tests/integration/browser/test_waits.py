@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.browser.stage import Stage, tool
+from tests.integration.browser.stage import PATIENCE_S, Stage, tool
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
@@ -75,3 +75,19 @@ def test_a_sleep_a_limit_and_a_tool_that_asks_are_named(deployment: Stage, url: 
     expect(page.locator(".call")).not_to_contain_text("waits for an answer")
     for run in (asleep, second):
         run.cancel()
+
+
+@pytest.mark.slow("a browser draws it")
+def test_a_turn_that_waited_for_its_session_is_not_said_to_have_been_in_a_queue(
+    deployment: Stage, url: str, page: Page
+) -> None:
+    deployment.models.script([{"match": "first", "reply": "yes", "delay_s": 1.5}, {"reply": "yes"}])
+    _, second = (deployment.client.submit_turn(text, agent="writer", session="waits") for text in ("first", "second"))
+    second.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/run/{second.run_id}?tab=time&step=@start")
+    page.get_by_label("Internal steps").check()
+    row = page.locator(".time-list .time-row", has_text="start").first
+    expect(row).to_have_accessible_name(re.compile("start: Done, worked "))
+    expect(row.locator(".span.wait")).to_have_count(0)
+    expect(page.locator(".step-facts")).not_to_contain_text("in a queue")

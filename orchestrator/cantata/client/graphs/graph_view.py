@@ -103,6 +103,8 @@ class RunGraph:
             if first is not None or self.snapshot.steps[step_id].state not in NOT_READY:
                 known = [at for at in (first, before) if at]
                 ready.update({step_id: min(known)} if known else {})
+        if self.snapshot.run.session:
+            ready.pop(START, None)  # it may have waited for the turn before it, and in no queue
         return ready
 
     def _slots_free(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 /** URLs of the pages. Pure. */
 
-const TABS = new Set(["graph", "time", "events", "tasks", "request", "compare"]);
+const TABS = new Set(["graph", "time", "events", "logs", "tasks", "request", "compare"]);
 
 /**
  * Return the page of a path: {page: "list"}, {page: "run", runId}, one of "home", "inbox", "workers", "schedules" and "batches",

@@ -6,6 +6,7 @@ import { age, clip, cost, count, plural, tokens } from "../core/format.js";
 import { batchAddress, runAddress } from "../core/route.js";
 import { batchIsOver, ofBatch, share } from "../core/states.js";
 import { usePolled } from "../polling.js";
+import { save } from "../saving.js";
 import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { Confirmed } from "./dialog.js";
@@ -91,11 +92,7 @@ export function Bar({ batch }) {
 async function download(path, name, more, setFault, failed = false) {
   try {
     const response = await open(`${path}/download?failed=${failed}${more}`, { headers: { Accept: "application/x-ndjson" } });
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(await response.blob());
-    link.download = `${name}${failed ? "-failed" : ""}.jsonl`;
-    link.click();
-    URL.revokeObjectURL(link.href);
+    save(await response.blob(), `${name}${failed ? "-failed" : ""}.jsonl`);
     setFault(null);
   } catch (fault) {
     setFault(fault);

@@ -13,6 +13,7 @@ import { BulkAll } from "./bulk_all.js";
 import { BulkBar } from "./bulk_bar.js";
 import { Icon } from "./icons.js";
 import { RunRow } from "./row.js";
+import { SavedFilters } from "./saved_filters.js";
 
 const WIDE = "(min-width: 760px)";
 const ROW = { wide: 53, narrow: 113 }; // pixels, as in list.css
@@ -42,6 +43,7 @@ export function ListPage({ search, go }) {
   return html`<main id="main" class="list-page" tabindex="-1">
     <h1>Runs</h1>
     <${Filters} filter=${filter} change=${change} now=${now} />
+    <${SavedFilters} search=${search} />
     ${!isInFlower && html`<${BulkAll} filter=${filter} onDone=${runs.fromTop} />`}
     <${BulkBar} runs=${runs.list.filter((run) => selected.has(run.run_id))} clear=${() => setSelected([])} onDone=${runs.fromTop} />
     <div class="list-news" aria-live="polite">

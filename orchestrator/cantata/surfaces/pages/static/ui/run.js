@@ -7,13 +7,14 @@ import { nameOf, withoutInternal } from "../core/internal_steps.js";
 import { locationIn, runAddress } from "../core/route.js";
 import { ofRun, runIsOver } from "../core/states.js";
 import { useRun } from "../following.js";
-import { urls } from "../settings.js";
+import { isInFlower, urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { CompareTab } from "./compare.js";
 import { EventsTab } from "./events.js";
 import { GraphTab } from "./graph.js";
 import { Head } from "./head.js";
 import { prepareLayouts } from "./layout.js";
+import { LogTab } from "./log_tab.js";
 import { Panel } from "./panel.js";
 import { RequestTab } from "./request.js";
 import { Tabs } from "./tabs.js";
@@ -52,7 +53,7 @@ export function RunPage({ runId, search, go }) {
   const toggle = useCallback((id) => setOpened((known) => toggled(known, id)), []);
 
   if (!view) return html`<${Unread} runId=${runId} fault=${fault} />`;
-  const tabs = [["graph", "Graph"], ["time", "Time line"], ["events", "Events"], ...(tasks.length ? [["tasks", "Tasks"]] : []), ["request", "Request"], ...(tab === "compare" ? [["compare", "Compare"]] : [])];
+  const tabs = [["graph", "Graph"], ["time", "Time line"], ["events", "Events"], ...(isInFlower ? [] : [["logs", "Log"]]), ...(tasks.length ? [["tasks", "Tasks"]] : []), ["request", "Request"], ...(tab === "compare" ? [["compare", "Compare"]] : [])];
   const nameAt = (id) => nameOf(view, id);
   const drawn = withInternal ? view : reduced.view;
   const shown = tabs.some(([id]) => id === tab) ? tab : "graph";
@@ -66,6 +67,7 @@ export function RunPage({ runId, search, go }) {
         ${shown === "graph" && html`<${GraphTab} view=${drawn} hidden=${view.steps.size - drawn.steps.size} opened=${opened} onOpen=${toggle} selected=${step} onSelect=${select} now=${now} />`}
         ${shown === "time" && html`<${TimeTab} view=${drawn} now=${now} selected=${step} onSelect=${select} />`}
         ${shown === "events" && html`<${EventsTab} events=${events} isHidden=${(id) => view.steps.has(id) && !drawn.steps.has(id)} nameOf=${nameAt} onEarlier=${earlier} onSelect=${select} />`}
+        ${shown === "logs" && html`<${LogTab} view=${view} isOpen=${isOpen} nameOf=${nameAt} onSelect=${select} />`}
         ${shown === "tasks" && html`<${TasksTab} tasks=${tasks} nameOf=${nameAt} onSelect=${select} />`}
         ${shown === "request" && html`<${RequestTab} run=${view.run} />`}
         ${shown === "compare" && html`<${CompareTab} run=${view.run} other=${other} onOther=${(id) => show({ tab: "compare", other: id, step: null })} onSelect=${select} />`}
