@@ -610,7 +610,9 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Skip to the content"
     page.locator(".chip-toggle").last.focus()
-    for _ in range(5):  # past the button that saves the filter, the actions on all runs, and the boxes that select all and this one
+    for _ in range(
+        5
+    ):  # past the button that saves the filter, the actions on all runs, and the boxes that select all and this one
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".run-state")).to_have_text("Succeeded")
