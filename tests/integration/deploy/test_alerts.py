@@ -47,10 +47,13 @@ CASES = {
     "CantataRedisMemoryFilling": Case({"cantata_redis_memory_full_seconds": "7200x90"}, {
         "cantata_redis_memory_full_seconds": "90000x90"}),
     "CantataSweepStopped": Case({"cantata_sweep_age_seconds": "40+60x90"}, REFUSED),
+    "CantataRedisFull": Case(
+        {"cantata_redis_memory_bytes": "92x90", "cantata_redis_memory_limit_bytes": "100x90"},
+        {"cantata_redis_memory_bytes": "85x90", "cantata_redis_memory_limit_bytes": "100x90"}, at="1m"),
     "CantataRedisMemoryHigh": Case(
         {"cantata_redis_memory_bytes": "90x90", "cantata_redis_memory_limit_bytes": "100x90"},
         {"cantata_redis_memory_bytes": "90x90", "cantata_redis_memory_limit_bytes": "0x90"}),
-    "CantataWorkersLost": Case({"cantata_workers_lost": "1x90"}, {"cantata_workers_lost": "0x90"}),
+    "CantataWorkersLost": Case({"cantata_workers_lost": "1x90"}, {"cantata_workers_lost": "0x90"}, at="1m"),
     "CantataCoordinatorMissing": Case({'cantata_queue_workers{queue="coordinator"}': "0x90"}, {
         **REFUSED, 'cantata_queue_workers{queue="tools"}': "0x90"}, at="1m"),
     "CantataVersionsMixed": Case({'cantata_build_info{version="1"}': "1x90", 'cantata_build_info{version="2"}': "1x90"}, {
@@ -73,7 +76,8 @@ CASES = {
     "CantataWorkersFull": Case(
         {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_slots{queue="tools"}': "4x90",
          'cantata_queue_ready{queue="tools"}': "1x90"},
-        {'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_ready{queue="tools"}': "1x90"}, also_silent={
+        {'cantata_queue_leased{queue="tools"}': "0x90", 'cantata_queue_slots{queue="tools"}': "0x90",
+         'cantata_queue_ready{queue="tools"}': "1x90"}, also_silent={
             'cantata_queue_leased{queue="tools"}': "4x90", 'cantata_queue_slots{queue="tools"}': "4x90",
             'cantata_queue_ready{queue="tools"}': "1x90", 'cantata_queue_paused{queue="tools"}': "1x90"}),
     "CantataRunsFailing": Case(

@@ -84,7 +84,12 @@ def test_the_document_says_where_its_api_is_and_loads_nothing_from_elsewhere(htt
     for path in ("/runs", "/runs/", "/runs/home", "/runs/run/a%2Fb"):
         page = http.get(path, follow_redirects=True)
         own = re.findall(r'data-(\w+)="(.*?)"', page.text.partition("<head>")[0])
-        assert own == [("api", "/runs/api"), ("base", "/runs"), ("flower", f"//{http.base_url.netloc.decode()}")]
+        assert own == [
+            ("api", "/runs/api"),
+            ("base", "/runs"),
+            ("flower", f"//{http.base_url.netloc.decode()}"),
+            ("trace", ""),
+        ]
         assert "default-src 'self'" in page.headers["content-security-policy"]
 
 

@@ -69,9 +69,9 @@ export function HomePage() {
 /** The checks of `submit status` that are not ok, with what to do. */
 function Problems({ checks }) {
   const found = checks.filter((check) => check.status !== "ok");
-  return html`<ul class="problems" role="status" aria-label="Problems">${found.map((check) => html`<li key=${check.name} class=${PROBLEMS[check.status].tone}>
+  return html`<div role="status" aria-label="Problems">${found.length > 0 && html`<ul class="problems">${found.map((check) => html`<li key=${check.name} class=${PROBLEMS[check.status].tone}>
     <${Icon} of=${PROBLEMS[check.status].icon} tone=${PROBLEMS[check.status].tone.slice(5)} /><div><b>${check.name}</b> ${clip(check.message, 600)}${check.action && html`
-      <span class="muted">${clip(check.action, 400)}</span>`}</div></li>`)}</ul>`;
+      <span class="muted">${clip(check.action, 400)}</span>`}</div></li>`)}</ul>`}</div>`;
 }
 
 /** Return whether only the beginning of a question is shown here. */
