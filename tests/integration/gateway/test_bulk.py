@@ -130,6 +130,7 @@ def tokens(deployment: Deployment) -> Iterator[Gateway]:
     rights = {
         "starts": {"tenant": "bulk", "scopes": ["submit", "signal", "read"]},
         "reads": {"tenant": "bulk", "scopes": ["read", "signal"]},
+        "watches": {"tenant": "bulk", "scopes": ["read"]},
         "stranger": {"tenant": "else", "scopes": ["submit", "signal", "read"]},
         "admin": {"tenant": "bulk", "scopes": ["admin"]},
         "operator": {"tenant": "", "scopes": ["admin"], "name": "olga"},
@@ -161,6 +162,35 @@ def test_each_run_of_a_bulk_action_needs_the_rights_of_a_single_one(tokens: Gate
         assert (theirs["done"], theirs["refused"], preview(stranger, "cancel", mark)["number"]) == (0, [], 0)
         assert waits(starter, run)
         assert act(starter, "cancel", mark, told["until"])[0]["done"] == 1
+
+
+def test_a_token_that_only_reads_signals_no_run_and_each_refusal_is_in_the_audit_log(
+    tokens: Gateway, mark: str
+) -> None:
+    with (
+        tokens.http("token-of-starts-0123456789") as starter,
+        tokens.http("token-of-watches-0123456789") as watcher,
+        tokens.http("token-of-admin-0123456789") as admin,
+    ):
+        run = submit(starter, WAITING, mark)
+        until(lambda: waits(starter, run), "the wait")
+        time.sleep(0.002)
+        told = preview(watcher, "signal", mark, step="ok")
+
+        (signalled,) = act(watcher, "signal", mark, told["until"], step="ok", value=True)
+        (cancelled,) = act(watcher, "cancel", mark, told["until"])
+        (own,) = act(starter, "signal", mark, told["until"], step="ok", value=True)
+
+        assert [(part["done"], len(part["refused"])) for part in (signalled, cancelled, own)] == [(0, 1)] * 3
+        assert "lacks the scope 'signal'" in signalled["refused"][0]["reason"]
+        assert waits(starter, run)
+        entries = admin.get("/audit", params={"run": run}).json()["entries"]
+        assert [(each["by"], each["action"], each["target"], each["outcome"]) for each in reversed(entries)] == [
+            ("watches", "run.signal", "ok", "refused"),
+            ("watches", "run.cancel", "", "refused"),
+            ("starts", "run.signal", "ok", "refused"),
+        ]
+        assert starter.post(f"/runs/{run}/cancel").status_code == 200
 
 
 def test_an_operator_pauses_a_queue_and_everybody_is_told(tokens: Gateway, mark: str) -> None:
