@@ -697,6 +697,10 @@ def test_an_operator_sees_all_tenants_and_chooses_one(deployment: Stage) -> None
         expect(page.get_by_role("heading", name="Batch rows-acme")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
         expect(page.get_by_role("button", name="Resume")).to_be_visible()
+        page.goto(f"{address}/pages/home")
+        page.get_by_role("link", name="rows-globex").click()
+        expect(page.get_by_role("heading", name="Batch rows-globex")).to_be_visible()
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
     assert batches["acme"].find("rows-acme").state == "paused"
     for name, each in batches.items():
         each.cancel(f"rows-{name}")
