@@ -10,6 +10,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from cantata.client import bulk
+from cantata.client.bulk import BulkFilter
+from cantata.client.client import Client
+from cantata.client.records import RunSummary
+from cantata.errors import UnavailableError
 from tests.integration.gateway.conftest import Deployment, Gateway, Json
 from tests.waiting import until
 
@@ -122,6 +127,26 @@ def test_runs_in_which_a_step_waits_are_signalled(http: httpx.Client, mark: str)
     assert waits(http, elsewhere)
     assert http.get("/runs/bulk/preview", params={"action": "signal"}).status_code == 422, "a signal names its step"
     http.post(f"/runs/{elsewhere}/cancel")
+
+
+def test_a_part_ends_where_redis_takes_no_action_and_no_run_counts_as_refused(
+    http: httpx.Client, deployment: Deployment, mark: str
+) -> None:
+    runs = [submit(http, WAITING, mark) for _ in range(3)]
+    until(lambda: all(waits(http, run) for run in runs), "the waits")
+    time.sleep(0.002)
+    wanted = BulkFilter(action="cancel", q=mark, until=preview(http, "cancel", mark)["until"])
+    asked: list[str] = []
+
+    def cancel(run: RunSummary) -> str:
+        asked.append(run.run_id)
+        raise UnavailableError("Redis is full")
+
+    with Client(deployment.stack.url) as client, pytest.raises(UnavailableError, match="Redis is full"):
+        bulk.act(client.of(None), wanted, cancel, before=None)
+
+    assert asked == [runs[-1]], "each of the others would wait for Redis too"
+    assert sum(part["done"] for part in act(http, "cancel", mark, wanted.until or 0.0)) == 3
 
 
 @pytest.fixture(scope="module")
