@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from cantata.client.runs import ChainRun
 from cantata.engine.fleet import registry
@@ -704,6 +704,37 @@ def test_an_operator_sees_all_tenants_and_chooses_one(deployment: Stage) -> None
     assert batches["acme"].find("rows-acme").state == "paused"
     for name, each in batches.items():
         each.cancel(f"rows-{name}")
+
+
+@pytest.mark.slow("a browser draws it, and a call is made again after a second")
+def test_a_bulk_action_of_one_tenant_is_never_sent_for_another(deployment: Stage) -> None:
+    file = deployment.folder / "tokens.json"
+    file.write_text(json.dumps({"token-of-sre-0123456789": {"tenant": "", "scopes": ["operator"]}}))
+    waits = {
+        name: deployment.chain({"node_id": "w", "kind": "wait"}, labels={"tenant": name}) for name in ("of-a", "of-b")
+    }
+    sent: list[str] = []
+    with deployment.gateway("--tokens-file", str(file)) as address, deployment.page(faults=EXPECTED) as page:
+
+        def refuse(route: Route) -> None:
+            sent.append(route.request.url.partition("?")[2])
+            route.fulfill(status=429, json={"error": {"code": "busy", "message": "busy", "faults": []}})
+
+        page.route(re.compile(r"/runs/bulk(\?|$)"), refuse)
+        page.goto(f"{address}/pages/")
+        page.get_by_label("Token").fill("token-of-sre-0123456789")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_label("Tenant").select_option("of-a")
+        page.get_by_text("Actions on all matching runs").click()
+        page.get_by_role("button", name="Cancel all…").click()
+        with page.expect_request(re.compile(r"/runs/bulk(\?|$)")):
+            page.get_by_role("button", name="Cancel them").click()
+        page.get_by_label("Tenant").select_option("of-b")
+        page.wait_for_timeout(2500)  # the second try would come after one
+    assert sent
+    assert {*sent} == {"tenant=of-a"}
+    for run in waits.values():
+        run.cancel()
 
 
 @pytest.mark.slow("a browser draws it")
