@@ -158,8 +158,8 @@ class Settings(Value):
     trace_url: Annotated[str, AfterValidator(_trace_url)] | None = Field(
         default=None,
         alias="CANTATA_TRACE_URL",
-        description="the URL of a trace for browsers, with `{trace_id}`, for the links of the run pages; with `{span_id}` attempts "
-        "of steps have links too; a variable of the gateway and Flower",
+        description="the URL of a trace, to which the run pages link, with `{trace_id}`; with `{span_id}` too, steps have links; "
+        "a variable of the gateway and Flower",
     )
     gateway_url: str | None = Field(
         default=None,

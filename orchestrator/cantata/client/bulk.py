@@ -13,7 +13,7 @@ from pydantic import Field
 
 from cantata.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.client.tenant_client import TenantClient
-from cantata.errors import CantataError, ConfigError
+from cantata.errors import CantataError, ConfigError, UnavailableError
 from cantata.features.inbox import inbox
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.flows.graph import is_named
@@ -110,7 +110,7 @@ def preview(runs: TenantClient, wanted: BulkFilter) -> BulkPreview:
 
 
 def act(runs: TenantClient, wanted: BulkFilter, do: Callable[[RunSummary], str], *, before: str | None) -> BulkPart:
-    """Act on the next runs of a filter, at most PART; `do` returns why it left one as it is, or "". Raises ConfigError.
+    """Act on the next runs of a filter, at most PART; `do` returns why it left one as it is, or "". Raises ConfigError, UnavailableError.
 
     A repeated part acts on each run once: those that were cancelled or retried no longer match.
     """
@@ -132,6 +132,8 @@ def act(runs: TenantClient, wanted: BulkFilter, do: Callable[[RunSummary], str],
             continue
         try:
             reason = do(run)
+        except UnavailableError:  # the others would wait for it too: the part is to be repeated
+            raise
         except CantataError as error:
             reason = str(error)
         if reason:

@@ -113,12 +113,13 @@ class Fleet:
         """
         worker = self._worker_named(name)
         redis = self._engine.ledger.redis
-        if worker.state == "serving" or exits:
+        known = holds.drain_of(redis, worker.name, pid=worker.pid, started_at=worker.started_at)
+        if known is None or (exits and not known.exits):
             asked = Drain(
                 name=worker.name,
                 pid=worker.pid,
                 started_at=worker.started_at,
-                since=worker.drained_since or clock.synchronize(redis),
+                since=known.since if known else clock.synchronize(redis),
                 by=by,
                 exits=exits,
             )
@@ -130,8 +131,8 @@ class Fleet:
     def undrain(self, name: str, *, by: str = "") -> Worker:
         """Let a drained worker take work again; return it as it was. Raises ConfigError if there is no such worker."""
         worker = self._worker_named(name)
-        with recorded(self._engine.ledger, "worker.undrain", target=worker.name, by=by):
-            holds.undrain(self._engine.ledger.redis, worker.name)
+        with recorded(self._engine.ledger, "worker.undrain", target=worker.name, by=by) as entry:
+            entry.was_done = holds.undrain(self._engine.ledger.redis, worker.name)
         log.info("worker_undrain_requested", name=worker.name, by=by)
         return worker
 
@@ -144,8 +145,10 @@ class Fleet:
         known = self._known_queues() | {TASKS, webhooks.QUEUE}
         if name not in known:
             raise ConfigError(f"no queue is called {name!r}{did_you_mean(name, sorted(known))}")
-        with recorded(self._engine.ledger, "queue.pause", target=name, by=by):
+        asked_at = clock.synchronize(self._engine.ledger.redis)
+        with recorded(self._engine.ledger, "queue.pause", target=name, by=by) as entry:
             pause = holds.pause(self._engine.ledger.redis, name, by)
+            entry.was_done = pause.since >= asked_at
         log.info("queue_paused", queue=name, by=pause.by, since=pause.since)
         return pause
 

@@ -10,6 +10,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from cantata.client import bulk
+from cantata.client.bulk import BulkFilter
+from cantata.client.client import Client
+from cantata.client.records import RunSummary
+from cantata.errors import UnavailableError
 from tests.integration.gateway.conftest import Deployment, Gateway, Json
 from tests.waiting import until
 
@@ -124,12 +129,33 @@ def test_runs_in_which_a_step_waits_are_signalled(http: httpx.Client, mark: str)
     http.post(f"/runs/{elsewhere}/cancel")
 
 
+def test_a_part_ends_where_redis_takes_no_action_and_no_run_counts_as_refused(
+    http: httpx.Client, deployment: Deployment, mark: str
+) -> None:
+    runs = [submit(http, WAITING, mark) for _ in range(3)]
+    until(lambda: all(waits(http, run) for run in runs), "the waits")
+    time.sleep(0.002)
+    wanted = BulkFilter(action="cancel", q=mark, until=preview(http, "cancel", mark)["until"])
+    asked: list[str] = []
+
+    def cancel(run: RunSummary) -> str:
+        asked.append(run.run_id)
+        raise UnavailableError("Redis is full")
+
+    with Client(deployment.stack.url) as client, pytest.raises(UnavailableError, match="Redis is full"):
+        bulk.act(client.of(None), wanted, cancel, before=None)
+
+    assert asked == [runs[-1]], "each of the others would wait for Redis too"
+    assert sum(part["done"] for part in act(http, "cancel", mark, wanted.until or 0.0)) == 3
+
+
 @pytest.fixture(scope="module")
 def tokens(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway of a tenant with two tokens, and of another tenant."""
     rights = {
         "starts": {"tenant": "bulk", "scopes": ["submit", "signal", "read"]},
         "reads": {"tenant": "bulk", "scopes": ["read", "signal"]},
+        "watches": {"tenant": "bulk", "scopes": ["read"]},
         "stranger": {"tenant": "else", "scopes": ["submit", "signal", "read"]},
         "admin": {"tenant": "bulk", "scopes": ["admin"]},
         "operator": {"tenant": "", "scopes": ["admin"], "name": "olga"},
@@ -161,6 +187,35 @@ def test_each_run_of_a_bulk_action_needs_the_rights_of_a_single_one(tokens: Gate
         assert (theirs["done"], theirs["refused"], preview(stranger, "cancel", mark)["number"]) == (0, [], 0)
         assert waits(starter, run)
         assert act(starter, "cancel", mark, told["until"])[0]["done"] == 1
+
+
+def test_a_token_that_only_reads_signals_no_run_and_each_refusal_is_in_the_audit_log(
+    tokens: Gateway, mark: str
+) -> None:
+    with (
+        tokens.http("token-of-starts-0123456789") as starter,
+        tokens.http("token-of-watches-0123456789") as watcher,
+        tokens.http("token-of-admin-0123456789") as admin,
+    ):
+        run = submit(starter, WAITING, mark)
+        until(lambda: waits(starter, run), "the wait")
+        time.sleep(0.002)
+        told = preview(watcher, "signal", mark, step="ok")
+
+        (signalled,) = act(watcher, "signal", mark, told["until"], step="ok", value=True)
+        (cancelled,) = act(watcher, "cancel", mark, told["until"])
+        (own,) = act(starter, "signal", mark, told["until"], step="ok", value=True)
+
+        assert [(part["done"], len(part["refused"])) for part in (signalled, cancelled, own)] == [(0, 1)] * 3
+        assert "lacks the scope 'signal'" in signalled["refused"][0]["reason"]
+        assert waits(starter, run)
+        entries = admin.get("/audit", params={"run": run}).json()["entries"]
+        assert [(each["by"], each["action"], each["target"], each["outcome"]) for each in reversed(entries)] == [
+            ("watches", "run.signal", "ok", "refused"),
+            ("watches", "run.cancel", "", "refused"),
+            ("starts", "run.signal", "ok", "refused"),
+        ]
+        assert starter.post(f"/runs/{run}/cancel").status_code == 200
 
 
 def test_an_operator_pauses_a_queue_and_everybody_is_told(tokens: Gateway, mark: str) -> None:

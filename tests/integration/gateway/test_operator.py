@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 
-from tests.integration.gateway.conftest import Deployment, Json
+from tests.integration.gateway.conftest import Deployment, Gateway, Json
 from tests.waiting import until
 
 RIGHTS: dict[str, Json] = {
@@ -27,16 +29,22 @@ Ask = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
-def ask(deployment: Deployment) -> Iterator[Ask]:
-    """Sends a request with the token of a name."""
+def gateway(deployment: Deployment) -> Iterator[Gateway]:
+    """A gateway of two tenants and operators."""
     tokens = {f"token-of-{name}-0123456789": {"name": name, **rights} for name, rights in RIGHTS.items()}
-    with deployment.gateway("--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(tokens)) as gateway:
+    with deployment.gateway("--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(tokens)) as started:
+        yield started
 
-        def send(name: str, method: str, path: str, **more: Any) -> httpx.Response:
-            with gateway.http(f"token-of-{name}-0123456789") as http:
-                return http.request(method, path, **more)
 
-        yield send
+@pytest.fixture(scope="module")
+def ask(gateway: Gateway) -> Ask:
+    """Sends a request with the token of a name."""
+
+    def send(name: str, method: str, path: str, **more: Any) -> httpx.Response:
+        with gateway.http(f"token-of-{name}-0123456789") as http:
+            return http.request(method, path, **more)
+
+    return send
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +106,22 @@ def test_others_see_their_own_and_may_name_no_other(ask: Ask, runs: dict[str, st
                 assert (refused.status_code, refused.json()["error"]["code"]) == (403, "missing_scope"), (path, other)
         assert ask(name, "GET", "/workers").status_code == 403
     assert ask("plain", "GET", f"/runs/{runs['acme']}").status_code == 404
+
+
+def test_a_chat_of_an_operator_is_in_the_tenant_that_it_names_and_others_name_none(gateway: Gateway, ask: Ask) -> None:
+    async def main() -> Json:
+        with pytest.raises(InvalidStatus) as refused:
+            async with gateway.chat("desk?tenant=acme", "token-of-globex-0123456789"):
+                pass
+        assert refused.value.response.status_code == 403
+        async with gateway.chat("desk?tenant=acme", "token-of-sre-0123456789") as chat:
+            return await chat.ask("@echo: hello")
+
+    run_id = asyncio.run(main())["run_id"]
+
+    assert ask("acme", "GET", f"/runs/{run_id}").status_code == 200
+    assert ask("plain", "GET", f"/runs/{run_id}").status_code == 404
+    assert ask("acme", "GET", "/sessions/desk").json()["entries"]
 
 
 def test_an_operator_acts_on_a_tenant_s_run_and_what_it_starts_is_the_tenant_s(ask: Ask, runs: dict[str, str]) -> None:

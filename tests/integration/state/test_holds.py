@@ -7,13 +7,18 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from cantata.client.fleet import Fleet
 from cantata.engine import duties
 from cantata.engine.dispatch.celery_app import make_app
 from cantata.engine.duties import Sweep
+from cantata.engine.engine import Engine
 from cantata.engine.fleet import holds, load, registry
 from cantata.engine.fleet.holds import Drain
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.isolation import Isolation
+from cantata.engine.publisher import NoPublisher
+from cantata.features.audit.audit_store import AuditFilter, AuditStore
+from cantata.flows.definitions import Definitions
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Swept
 from cantata.ledger.redis.keys import key_of
@@ -97,6 +102,31 @@ def test_no_checks_of_tasks_pile_up_in_a_paused_queue_but_revocations_do(ledger:
     assert sweep(revoked=("r|1|a",)) == 2
     holds.resume(valkey, "tasks")
     assert sweep(tasks=("r|1|a",)) == 3
+
+
+def test_what_an_operator_asked_for_before_stays_as_it_is_and_only_a_change_is_in_the_audit_log(valkey: Redis) -> None:
+    ledger = Ledger(valkey)
+    fleet = Fleet(Engine(ledger, NoPublisher(), Definitions()))
+    registry.announce(valkey, worker("t@h", "tools"))
+
+    fleet.pause_queue("tools", by="ann")
+    fleet.pause_queue("tools", by="bob")
+    fleet.undrain("t", by="bob")
+    fleet.drain("t", by="ann", exits=True)
+    fleet.drain("t", by="bob")  # the worker has not announced yet that it is drained
+    told = holds.read(valkey, "t@h", pid=1, started_at=5.0).drain
+    registry.announce(valkey, worker("t@h", "tools", state="draining"))
+    fleet.undrain("t", by="bob")
+    fleet.drain("t", by="bob")  # it has not announced yet that it serves
+
+    assert told is not None
+    assert (told.by, told.exits) == ("ann", True)
+    again = holds.read(valkey, "t@h", pid=1, started_at=5.0).drain
+    assert again is not None
+    assert (again.by, again.exits) == ("bob", False)
+    assert [(each.action, each.by) for each in AuditStore(ledger).iterate(AuditFilter())][::-1] == [
+        ("queue.pause", "ann"), ("worker.drain", "ann"), ("worker.undrain", "bob"), ("worker.drain", "bob"),
+    ]  # fmt: skip
 
 
 def test_a_drained_worker_counts_as_no_slots_and_a_paused_queue_as_no_work_to_scale_by(valkey: Redis) -> None:

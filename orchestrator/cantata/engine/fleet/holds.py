@@ -84,9 +84,18 @@ def drain(redis: Redis, asked: Drain) -> None:
     redis.hset(key_of(redis, DRAINS_KEY), asked.name, asked.model_dump_json())
 
 
-def undrain(redis: Redis, name: str) -> None:
-    """Let a worker take work again."""
-    redis.hdel(key_of(redis, DRAINS_KEY), name)
+def undrain(redis: Redis, name: str) -> bool:
+    """Let a worker take work again; return False if it was not drained."""
+    key = key_of(redis, DRAINS_KEY)
+    was_drained = bool(redis.hexists(key, name))  # the reply of HDEL may be that of a repetition
+    redis.hdel(key, name)
+    return was_drained
+
+
+def drain_of(redis: Redis, name: str, *, pid: int, started_at: float) -> Drain | None:
+    """Return the drain of a worker's process; None if it is not drained."""
+    found = _drain(cast("str | None", redis.hget(key_of(redis, DRAINS_KEY), name)))
+    return found if found is not None and (found.pid, found.started_at) == (pid, started_at) else None
 
 
 def read(redis: Redis, name: str, *, pid: int, started_at: float) -> Holds:

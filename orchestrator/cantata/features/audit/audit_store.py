@@ -38,7 +38,7 @@ DAY_S = 86_400
 
 Outcome = Literal["done", "refused", "begun"]
 
-_PLACE = re.compile(r"\d{1,15}-\d{1,10}")
+_PLACE = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,10}")  # nothing is before 0-0: Redis refuses to look
 
 
 class AuditEntry(Value):

@@ -55,11 +55,16 @@ RECORDED_ELSEWHERE = frozenset({"not_allowed"})
 """Codes of refusals that the client records."""
 
 
+def is_refusal(rejected: RequestRejected) -> bool:
+    """Return whether a rejection is a refusal for lack of rights that the client has not recorded."""
+    return rejected.status == 403 and rejected.code not in RECORDED_ELSEWHERE
+
+
 async def record_rejection(request: Request, rejected: RequestRejected) -> None:
     """Record a rejection in the audit log, if it is a refusal for lack of rights, of a route that is audited."""
     action = ACTIONS.get(getattr(request.scope.get("endpoint"), "__name__", ""))
     grant: Grant | None = getattr(request.state, "grant", None)
-    if action is None or grant is None or rejected.status != 403 or rejected.code in RECORDED_ELSEWHERE:
+    if action is None or grant is None or not is_refusal(rejected):
         return
     names = {name: unquote(str(value)) for name, value in request.path_params.items()}
     run_id = names.pop("run_id", "")

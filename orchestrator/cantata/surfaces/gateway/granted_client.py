@@ -116,6 +116,7 @@ class GrantedClient:
 
     def signal(self, run_id: str, step: str, value: JsonValue, *, action: SignalAction = "run.signal") -> SignalAnswer:
         """Signal a waiting step. A token may not approve its own run."""
+        self._grant.require("signal")
         if reason := self._own_approval(self._runs.find(run_id), step):
             raise RequestRejected(403, reason, code="own_run")
         grant = self._grant

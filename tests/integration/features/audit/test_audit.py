@@ -186,9 +186,9 @@ def test_filters_leave_what_they_name(ledger: Ledger) -> None:
 
 
 def test_another_position_is_refused(ledger: Ledger) -> None:
-    for wrong in ("x", "1", "1-2-3", "", "-"):
+    for wrong in ("x", "1", "1-2-3", "", "-", "0-0", "00-0", "\u0661-\u0661"):
         with pytest.raises(ConfigError, match="is no position in the audit log"):
-            AuditStore(ledger).find_page(AuditFilter(), before=wrong)
+            AuditStore(ledger).find_page(AuditFilter("acme"), before=wrong)
 
 
 def test_a_repeated_call_writes_one_entry(ledger: Ledger) -> None:

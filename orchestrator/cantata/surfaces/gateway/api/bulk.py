@@ -14,8 +14,9 @@ from cantata.surfaces.gateway.api.bodies import document_body, read_body
 from cantata.surfaces.gateway.api.inbox import ReaderGrant
 from cantata.surfaces.gateway.api.pages import Kind, SearchText, Since, Statuses, Until
 from cantata.surfaces.gateway.api.routes import ERRORS, ServiceDep
+from cantata.surfaces.gateway.audited_routes import is_refusal
 from cantata.surfaces.gateway.granted_client import GrantedClient
-from cantata.surfaces.http.rejections import check_signal
+from cantata.surfaces.http.rejections import RequestRejected, check_signal
 from cantata.values import JsonValue
 
 Action = Annotated[BulkAction, Query(description="cancel, retry or signal")]
@@ -65,10 +66,18 @@ async def act_in_bulk(request: Request, service: ServiceDep, caller: ReaderGrant
     A run that the token may not change is in `refused`, and keeps no other from being changed. A part may be repeated.
     """
     body = await read_body(request, BulkBody)
-    granted = service.granted(caller)
-    return await service.call(
-        lambda: bulk.act(service.of(caller.reads), body, lambda run: _act(granted, body, run), before=body.before)
-    )
+    granted, runs = service.granted(caller), service.of(caller.reads)
+
+    def act(run: RunSummary) -> str:
+        try:
+            return _act(granted, body, run)
+        except RequestRejected as rejected:
+            if is_refusal(rejected):
+                step = body.step if body.action == "signal" else ""
+                runs.record_refusal(f"run.{body.action}", str(rejected), run_id=run.run_id, target=step)
+            raise
+
+    return await service.call(lambda: bulk.act(runs, body, act, before=body.before))
 
 
 def _act(granted: GrantedClient, body: BulkBody, run: RunSummary) -> str:

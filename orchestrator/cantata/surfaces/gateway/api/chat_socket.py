@@ -79,8 +79,9 @@ class _ClientGone(Exception):
 
 @router.websocket("/ws/{session}")
 async def chat(websocket: WebSocket, session: PathName) -> None:
-    """Serve the chat of a session until the client disconnects. Its runs continue."""
-    grant: Grant = websocket.state.grant
+    """Serve the chat of a session until the client disconnects. Its runs continue. An operator names the tenant by `?tenant=`."""
+    token: Grant = websocket.state.grant
+    grant = token.for_tenant(websocket.query_params.get("tenant"))
     grant.require("chat")
     if fault := fault_of_session(session):
         raise RequestRejected(422, fault, code="bad_request")
@@ -126,7 +127,7 @@ class _ChatConnection:
             raise _ClientGone
         named: str | None = None
         try:
-            await check_rate(self._request_rate, self._grant.tenant)
+            await check_rate(self._request_rate, self._websocket.state.tenant)
             document = _document(message.get("text"))
             named = _id_of(document)
             request = _request(document)

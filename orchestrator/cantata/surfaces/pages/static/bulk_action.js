@@ -40,7 +40,7 @@ export function useBulkAction(filter, onDone) {
     let [before, done, refused, count] = [null, 0, [], 0];
     try {
       do {
-        const part = await patiently(() => send("/runs/bulk", { ...body.current, before }));
+        const part = await patiently(() => send("/runs/bulk", { ...body.current, before }), isStopped);
         done += part.done;
         count += part.refused.length;
         refused = [...refused, ...part.refused].slice(0, MAX_LISTED);
@@ -56,14 +56,15 @@ export function useBulkAction(filter, onDone) {
   return { state, ask, confirm, stop: () => { isStopped.current = true; }, clear: () => setState(idle) };
 }
 
-/** Call until it is answered, if it was refused for a moment. */
-async function patiently(call) {
+/** Call until it is answered, if it was refused for a moment; not again once it is stopped: another tenant may be chosen by then. */
+async function patiently(call, isStopped) {
   for (let tries = 1; ; tries += 1) {
     try {
       return await call();
     } catch (error) {
       if (tries === RETRIES || ![0, 429, 503].includes(error.status)) throw error;
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS * tries));
+      if (isStopped.current) throw error;
     }
   }
 }

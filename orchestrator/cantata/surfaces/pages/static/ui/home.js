@@ -56,7 +56,7 @@ export function HomePage() {
         <span class="muted">${age(now - item.since)}</span>${item.question && html`<div class="asked"><${Markdown} text=${item.question}
           className=${isLong(item.question) ? "folded" : ""} /></div>`}</li>`)}<//>
       ${batches.found?.batches.length > 0 && html`<${Part} title="Newest batches" more=${`${urls.base}/batches`} reading=${batches}>${batches.found.batches.map((batch) => html`
-        <li key=${batch.name}><${State} is=${ofBatch(batch)} /> <a href=${batchAddress(urls.base, batch.name)}>${clip(batch.name, 80)}</a> <${Bar} batch=${batch} />
+        <li key=${`${batch.tenant}/${batch.name}`}><${State} is=${ofBatch(batch)} /> <a href=${batchAddress(urls.base, batch.name, batch.tenant)}>${clip(batch.name, 80)}</a> <${Bar} batch=${batch} />
           ${batch.failed > 0 && html`<span class="fault">${plural(batch.failed, "failed row")}</span>`}</li>`)}<//>`}
       ${costs.found && html`<section class="card" aria-labelledby="costs"><h2 id="costs">Cost by day (UTC)</h2><${Costs} costs=${costs.found.costs} /></section>`}
       ${fleet.found && html`<section class="card wide" aria-labelledby="queues"><div class="part-head"><h2 id="queues">Queues</h2>
