@@ -157,6 +157,7 @@ class Engine:
                 definitions_text=self.definitions_text,
                 timeout=request.timeout,
                 labels=labels,
+                target=request.target,
                 queue=queue,
                 session=scoped_session,
                 webhooks=webhooks_of(definitions, request.webhooks, name=request.target, labels=labels),

@@ -50,6 +50,7 @@ def accept_run(
     definitions_text: str,
     timeout: Timeout,
     labels: Mapping[str, str] | None,
+    target: str = "",
     queue: str = COORDINATOR,
     session: RunSession | None = None,
     webhooks: Sequence[JsonValue] = (),
@@ -67,7 +68,7 @@ def accept_run(
             session=session,
             webhooks=webhooks,
             max_deliveries=definitions.limits.quota_of((labels or {}).get("tenant", "")).open_deliveries,
-            **run_settings(definitions, timeout),
+            **run_settings(definitions, timeout, target),
         )
         submission.run_id = run_id if accepted.new else ""
     if accepted.result == "new":
@@ -86,6 +87,7 @@ def accept_rows(
     definitions_text: str,
     timeout: Timeout,
     labels: Mapping[str, str],
+    target: str,
     queue: str = COORDINATOR,
 ) -> None:
     """Accept runs by their ids, with their requests, as rows of a batch, and send the first steps of those that are new."""
@@ -98,7 +100,7 @@ def accept_rows(
         definitions=definitions_text,
         labels=labels,
         queue=queue,
-        **run_settings(definitions, timeout),
+        **run_settings(definitions, timeout, target),
     )
     fault_points.at("accepted")
     new = [(run_id, each.priority) for run_id, each in zip(rows, accepted, strict=True) if each.result == "new"]
@@ -124,6 +126,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 class RunSettings(TypedDict):
     """The settings of a run that its definitions give."""
 
+    name: str
     timeout_s: float
     timeout_by: str
     max_attempts: int
@@ -131,10 +134,12 @@ class RunSettings(TypedDict):
     retention_s: float
 
 
-def run_settings(definitions: Definitions, timeout: Timeout) -> RunSettings:
-    """Return the settings of a run with these definitions."""
+def run_settings(definitions: Definitions, timeout: Timeout, target: str) -> RunSettings:
+    """Return the settings of a run with these definitions; its name is that of its target, if they have it."""
     defaults = definitions.defaults
+    known = (definitions.agents, definitions.teams, definitions.chains, definitions.workflows)
     return RunSettings(
+        name=target if any(target in each for each in known) else "",
         timeout_s=timeout.seconds or defaults.timeout_s,
         timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
         max_attempts=defaults.max_attempts,

@@ -33,6 +33,7 @@ def offer_of(
     max_steps: int,
     retention_s: float,
     queue: str,
+    name: str = "",
     timeout_by: str = "",
     webhooks: Sequence[JsonValue] = (),
     max_deliveries: int | None = None,
@@ -42,6 +43,7 @@ def offer_of(
     fields: dict[str, JsonValue] = {
         "kind": kind, "tenant": tenant, "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
         "max_steps": max_steps, "retention_ms": int(retention_s * 1000), **({"webhooks": to_json([*webhooks])} if webhooks else {}),
+        **({"name": name} if name else {}),
     }  # fmt: skip
     if webhooks and max_deliveries is not None:
         fields["max_deliveries"] = max_deliveries
@@ -81,6 +83,7 @@ class RunStore:
         labels: Mapping[str, str] | None = None,
         retention_s: float = RETENTION_S,
         session: RunSession | None = None,
+        name: str = "",
         timeout_by: str = "",
         webhooks: Sequence[JsonValue] = (),
         max_deliveries: int | None = None,
@@ -90,6 +93,7 @@ class RunStore:
         The label `tenant` names its tenant. The runs of a session lie in the session's shard and run one after the other.
 
         Args:
+            name: That of the agent, team, chain or workflow of the configuration that it runs, for metrics.
             timeout_by: The setting that `timeout_s` comes from, for messages.
             webhooks: As `flows.webhooks.webhooks_of` gives them.
             max_deliveries: Open runs that post for its tenant, beyond which its messages wait.
@@ -101,6 +105,7 @@ class RunStore:
             session=session,
             webhooks=webhooks,
             kind=kind,
+            name=name,
             timeout_s=timeout_s,
             timeout_by=timeout_by,
             max_attempts=max_attempts,

@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.engine.fleet import registry
-from cantata.flows.definitions import Agent, Defaults, Definitions, Limits, Tool
+from cantata.flows.definitions import Agent, Chain, Defaults, Definitions, Limits, Tool
+from cantata.flows.wire import ChainNode
 from cantata.testing import ScriptedModels
 
 HERE = Path(__file__).parent
@@ -40,6 +41,9 @@ def definitions(**limits: Any) -> Definitions:
             "bea": Agent(model=MODEL, retries=2, stream=False),
         },
         defaults=Defaults(agent="ann"),
+        chains={
+            "report": Chain(nodes=[ChainNode(node_id="a", kind="tool", name="add", input={"a": 1})], entry_node="a")
+        },
         limits=Limits.model_validate(limits),
     )
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import structlog
 from celery import bootsteps
+from celery.exceptions import CPendingDeprecationWarning
 from celery.worker import consumer, state
 from celery.worker.consumer.tasks import Tasks
 from kombu.common import ignore_errors
@@ -51,7 +53,9 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
         """Reconnect, as Celery does. Redis may be back before this worker asks it for anything else."""
         if not self.app.own_broker:
             outages.note_loss()
-        super().on_connection_error_after_connected(exc)
+        with warnings.catch_warnings():  # it announces an option of Celery's at each loss; our steps go on without it
+            warnings.simplefilter("ignore", CPendingDeprecationWarning)
+            super().on_connection_error_after_connected(exc)
 
     def hold(self, held: frozenset[str], then: Callable[[], object]) -> None:
         """Receive nothing from these queues, and from all others of this worker; then call `then`. Called in the thread that consumes.

@@ -21,7 +21,7 @@ from billiard.process import active_children
 from celery import Celery, signals
 from celery._state import set_default_app
 from celery.apps import worker as celery_worker
-from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from celery.exceptions import SecurityWarning
 
 import cantata
 from cantata.config.user_code.function_names import IN_WORKER
@@ -167,9 +167,6 @@ class WorkerService:
                 log.warning("redis", warning=warning)
         if stack_member.is_quiet():
             warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
-        warnings.filterwarnings(
-            "ignore", category=CPendingDeprecationWarning, message=r"\s*In Celery 5\.1 we introduced"
-        )  # at each loss of the broker; our steps go on without it
         self._asked = holds.read(client, self.name, pid=os.getpid(), started_at=self._worker.started_at)
         self.app.held = self._to_hold()
         self._holds.set({*self._asked.paused, *self.app.held})
@@ -447,7 +444,8 @@ class WorkerService:
             if stack_member.is_stack_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
-        registry.retire(client, self.name)
+        with suppress(RedisFailure, OSError):  # Redis is away, and its record expires
+            registry.retire(client, self.name)
 
     @cached_property
     def _worker(self) -> Worker:

@@ -252,6 +252,7 @@ def workflow_start(context: StepContext) -> Outcome:
                 definitions=definitions,
                 definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions),
                 labels={**own, STARTED_BY: begun.run_id},
+                target=name,
                 timeout=workflow_timeout(name, definitions),
             )
     except ConfigError as error:

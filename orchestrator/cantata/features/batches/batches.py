@@ -258,6 +258,7 @@ class Batches:
             definitions_text=engine.definitions_text,
             timeout=requests.timeout,
             labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
+            target=batch.target.name,
             queue=requests.queue,
         )
 

@@ -40,7 +40,7 @@ local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(ru
 redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', deadline_at),
   'priority', priority, 'accepted_by', fork.accepted_by, 'request', fork.request, 'labels', fork.labels, 'left', fork.left, 'count', fork.count,
   'terminals', fork.terminals)
-for _, field in ipairs({'definitions', 'kind', 'tenant', 'timeout_ms', 'timeout_by', 'max_attempts', 'max_steps', 'retention_ms',
+for _, field in ipairs({'definitions', 'kind', 'name', 'tenant', 'timeout_ms', 'timeout_by', 'max_attempts', 'max_steps', 'retention_ms',
                         'session', 'session_keep_ms', 'session_entries', 'has_workflow', 'webhooks', 'max_deliveries'}) do
   if past[field] then redis.call('HSET', R, field, past[field]) end
 end

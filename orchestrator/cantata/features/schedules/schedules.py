@@ -293,7 +293,7 @@ class Schedules:
         definitions, scope = self._engine.definitions, scope_of(spec.tenant, name)
         request = self._request(name, spec)
         check_size(request.kind, request.text, definitions)
-        settings = run_settings(definitions, request.timeout)
+        settings = run_settings(definitions, request.timeout, request.target)
         asked = [*request.webhooks, *spec.webhooks]
         hooks = webhooks_of(definitions, asked, name=request.target, labels=spec.labels)
         next_ms = first_time(spec, _now_ms())

@@ -34,6 +34,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0  # between two attempts
 LOOK_S = 1.0  # between two looks of a process that does nothing else regularly
 SIGNAL_S = 0.05  # between two looks for SIGTERM
 LOOKED_AT = "workers"  # a key that each user of Redis may read; a Redis that loads its data refuses that
+NO_KEY = "asked"  # nobody makes it
 
 Started = TypeVar("Started")
 
@@ -100,14 +101,16 @@ def when_available(
 
 
 def watch(client: Redis, url: str, *, name: str) -> None:
-    """Look in a thread, as long as this process lives, whether Redis answers, and log when it is away and back."""
+    """Look in a thread, as long as this process lives, whether Redis takes writes, and log when it is away and back."""
 
     def look() -> None:
         while True:
             time.sleep(LOOK_S)
             asked_at = time.monotonic()
             try:
-                client.exists(key_of(client, LOOKED_AT))
+                client.set(
+                    key_of(client, NO_KEY), "1", xx=True
+                )  # it changes nothing, and a Redis that takes no writes refuses it
             except (RedisError, OSError, ValueError) as error:  # ValueError: of a connection that is closed meanwhile
                 outages.failed(error, shown(url), name=name)
             else:

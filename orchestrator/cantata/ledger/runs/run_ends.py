@@ -9,7 +9,6 @@ import structlog
 from cantata.errors import CantataError
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import RedisFailure
-from cantata.ledger.runs.summaries import REQUEST_BYTES, target_of
 from cantata.operation import metrics
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ FIELDS = (
     "count",
 )
 
-DEFAULT, UNNAMED = "default", "unnamed"
-"""Names of a turn for the default receiver, and of a chain request without an id."""
+UNNAMED = "unnamed"
+"""Name of a run of a chain request: what runs are called freely would use up the names of the configuration."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,15 +48,15 @@ def record(ledger: Ledger, run_id: str, spans: Spans | None) -> None:
 
 def claim(ledger: Ledger, run_id: str) -> dict[str, str | None]:
     """Return the fields of the root of a run's trace once, when the run is over; else nothing."""
-    return dict(zip(FIELDS, ledger.caller.call("runs/claim_end", run_id, TRACED, 0, *FIELDS)[2:], strict=False))
+    return dict(zip(FIELDS, ledger.caller.call("runs/claim_end", run_id, TRACED, *FIELDS), strict=False))
 
 
 def _measure(ledger: Ledger, run_id: str) -> None:
-    names = ("kind", "status", "tenant", "created_at", "closed_at")
-    reply = ledger.caller.call("runs/claim_end", run_id, METERED, REQUEST_BYTES, *names)
+    reply = ledger.caller.call(
+        "runs/claim_end", run_id, METERED, "kind", "name", "status", "tenant", "created_at", "closed_at"
+    )
     if not reply:
         return
-    beginning, end, kind, status, tenant, created_at, closed_at = reply
+    kind, name, status, tenant, created_at, closed_at = reply
     if kind != "webhook":
-        name = target_of(kind, beginning + end) or (DEFAULT if kind == "turn" else UNNAMED)
-        metrics.record_run_ended(name, status, tenant or "", (int(closed_at) - int(created_at)) / 1000)
+        metrics.record_run_ended(name or UNNAMED, status, tenant or "", (int(closed_at) - int(created_at)) / 1000)

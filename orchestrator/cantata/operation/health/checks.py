@@ -361,7 +361,7 @@ def _queues(fleet: FleetFacts, broker: str) -> list[Check]:
         return [
             unread,
             *(
-                _paused(name, load, "") if load.paused else _unserved(name, "", fleet.load.workers)
+                _paused(name, load, "", fleet.load.workers) if load.paused else _unserved(name, "", fleet.load.workers)
                 for name, load in fleet.queues.items()
                 if load.paused or not load.workers
             ),
@@ -374,7 +374,7 @@ def _queue(name: str, load: QueueLoad, workers: Sequence[Worker]) -> Check:
     since = "" if load.oldest_wait_s is None else f", the oldest for {duration(load.oldest_wait_s * 1000)}"
     waiting = f"{load.ready:,} waiting{since}" if load.ready else "nothing waiting"
     if load.paused:
-        return _paused(name, load, waiting)
+        return _paused(name, load, waiting, workers)
     if not load.workers:
         return _unserved(name, waiting, workers, is_missed=load.ready > 0)
     message = f"{load.leased:,} of {load.slots:,} slots in use, {waiting}"
@@ -385,11 +385,15 @@ def _queue(name: str, load: QueueLoad, workers: Sequence[Worker]) -> Check:
     return ok(f"queue {name}", message)
 
 
-def _paused(name: str, load: QueueLoad, waiting: str) -> Check:
+def _paused(name: str, load: QueueLoad, waiting: str, workers: Sequence[Worker]) -> Check:
     """Return the check of a paused queue: it is as somebody decided, so it is not failing, whatever waits or is served."""
     since = load.paused.describe().removeprefix("is ") if load.paused else ""
     under_way = f"{load.leased:,} under way, {waiting}" if waiting else f"{load.leased:,} under way"
     message = f"{since}; {under_way}; deadlines of its steps keep running"
+    if others := [
+        each.name for each in workers if name in each.queues and name not in each.held and not each.unreadable
+    ]:
+        message += f"; not followed by {_enumerate(others)}, as by a worker of an older version"
     return degraded(f"queue {name}", message, f"resume it with `submit queues resume {name}`")
 
 

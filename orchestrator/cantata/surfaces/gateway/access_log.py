@@ -84,11 +84,12 @@ class _Request:
     def fields(self) -> MutableMapping[str, Any]:
         """Return who asks for what."""
         path = self._scope["raw_path"].decode("ascii", "backslashreplace")
-        grant = self._scope["state"].get("grant")
+        state = self._scope["state"]
+        grant = state.get("grant")
         found = {
             "address": _printable(address_of(self._scope)),
             "token": (grant.name if grant else "") or None,
-            "tenant": grant.tenant if grant and grant.name else None,
+            "tenant": state.get("tenant_of_request", grant.tenant) if grant and grant.name else None,
             "method": self._scope.get("method", "GET"),
             "path": _printable(path),
         }

@@ -42,11 +42,12 @@ class FleetHealth:
         redis, fleet = BackgroundCall("Redis", read_redis, self._url), BackgroundCall("Redis", read_fleet, self._url)
         flower = BackgroundCall("", probe_service, "Flower", self._flower) if self._flower else None
         deadline = time.monotonic() + TIMEOUT_S
-        found, probed = fleet.wait(deadline), flower.wait(deadline) if flower else None
+        server, probed = redis.wait(deadline), flower.wait(deadline) if flower else None
+        found = server if isinstance(server, Unavailable) else fleet.wait(deadline)  # both have the same reason then
         return evaluate(
             Facts(
                 version=__version__,
-                redis=redis.wait(deadline),
+                redis=server,
                 fleet=found if isinstance(found, Unavailable) else self._with_queues(found),
                 services=[] if probed is None or isinstance(probed, Unavailable) else [probed],
             )

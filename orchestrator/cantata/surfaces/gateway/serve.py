@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import signal
 import socket
@@ -99,6 +100,9 @@ class GatewayServer(uvicorn.Server):
                 server_header=False,
             )
         )  # compression would take 40 kB of memory a connection, and frames are small
+        logging.getLogger("uvicorn.error").setLevel(
+            logging.WARNING
+        )  # at INFO it has the query of each WebSocket, and so secrets
         self._app = app
         self._ready = ready
         _HttpProtocol.max_connections = max_connections()

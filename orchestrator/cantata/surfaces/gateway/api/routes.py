@@ -47,7 +47,9 @@ async def _token(request: Request) -> Grant:
 
 async def _grant(request: Request, tenant: TenantChoice = None) -> Grant:
     """Return the rights of the token over the tenant that an operator has chosen."""
-    return (await _token(request)).for_tenant(tenant)
+    grant = (await _token(request)).for_tenant(tenant)
+    request.state.tenant_of_request = grant.tenant  # for the access log
+    return grant
 
 
 async def _open_request(request: Request) -> OpenRequest:
