@@ -157,16 +157,21 @@ PAUSED = PausedQueue(queue="tools", since=AT, by="ann")
 
 @pytest.mark.parametrize(("workers", "ready"), [(1, 3), (0, 0)], ids=["served", "unserved"])
 @pytest.mark.parametrize("has_broker", [True, False])
-def test_a_paused_queue_is_degraded_and_says_who_paused_it(workers: int, ready: int, has_broker: bool) -> None:
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_paused_queue_is_degraded_and_says_who_paused_it(
+    workers: int, ready: int, has_broker: bool, is_followed: bool
+) -> None:
     load = queue(ready=ready, workers=workers).model_copy(update={"paused": PAUSED})
-    seen = replace(fleet(queues={"tools": load}), has_broker=has_broker)
+    serving = worker("t@one", "tools").model_copy(update={"held": ("tools",) if is_followed else ()})
+    seen = replace(fleet(queues={"tools": load}, workers=[serving]), has_broker=has_broker)
 
     found = check(facts(fleet=seen), "queue tools")
 
     waits = {(True, 3): ", 3 waiting", (True, 0): ", nothing waiting"}.get((has_broker, ready), "")
     assert (found.status, found.message) == (
         "degraded",
-        f"paused since 2026-11-20 12:00 UTC by ann; 3 under way{waits}; deadlines of its steps keep running",
+        f"paused since 2026-11-20 12:00 UTC by ann; 3 under way{waits}; deadlines of its steps keep running"
+        + ("" if is_followed else "; not followed by t@one, as by a worker of an older version"),
     )
     assert found.action == "resume it with `submit queues resume tools`"
 
