@@ -226,7 +226,16 @@ def test_check_and_plan_need_the_base_installation_only(folder: Path) -> None:
 def test_a_command_without_its_extra_says_what_to_install(command: str, extra: str, tmp_path: Path) -> None:
     others = tuple(each for each in EXTRAS if each != extra)
 
-    ran = submit(command, "--port", "0", "agents", extras=others, cwd=tmp_path, REDIS_URL="redis://127.0.0.1:1/0")
+    ran = submit(
+        command,
+        "--port",
+        "0",
+        "agents",
+        extras=others,
+        cwd=tmp_path,
+        REDIS_URL="redis://127.0.0.1:1/0",
+        CANTATA_LOG_FORMAT="human",
+    )
     helped = submit(command, "--help", extras=others, cwd=tmp_path)
 
     assert (ran.returncode, ran.stdout) == (3, "")

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.integration.browser import hostile
-from tests.integration.browser.stage import PATIENCE_MS, Stage
+from tests.integration.browser.stage import PATIENCE_MS, PATIENCE_S, Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
@@ -77,6 +77,7 @@ def test_hostile_markdown_does_no_harm(deployment: Stage, url: str, page: Page) 
         deployment.chain({"node_id": "ask", "kind": "wait", "question": text[:20_000], "input": {"text": text}})
         for text in HOSTILE
     ]
+    until(lambda: all(run.waiting_steps() for run in runs), "all to wait", PATIENCE_S)
     page.add_init_script(hostile.WATCH)
 
     for path, place in (("inbox", "article"), ("home", ".asked")):

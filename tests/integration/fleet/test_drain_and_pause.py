@@ -38,6 +38,13 @@ def plant() -> Iterator[Plant]:
             found.end()
 
 
+@pytest.fixture(autouse=True)
+def _echoes(models: ScriptedModels) -> Iterator[None]:
+    """The models of these tests and others echo again."""
+    yield
+    models.script([])
+
+
 @pytest.fixture
 def client(plant: Plant) -> Iterator[Client]:
     """A client of that Redis."""
