@@ -242,11 +242,11 @@ schedules pause yearly --json
 schedules show yearly
 schedules resume yearly
 schedules resume yearly --json
+schedules trigger yearly
 schedules backfill yearly --from 2026-01-01 --to 2026-01-02
 schedules backfill yearly --from 2026-01-01 --to 2026-01-02 --json
 schedules delete later
 schedules delete other --json
-schedules trigger yearly
 memory clear --namespace notes
 memory clear --all --json
 sessions clear chatted

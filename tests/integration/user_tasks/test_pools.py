@@ -100,4 +100,5 @@ def test_a_killed_worker_has_its_tasks_done_again_after_timeout_s_and_no_finishe
         assert f"has not ended within {HURRIED_S:g} s" in reason(run, "retry")
     assert waiting.result(PATIENCE_S).final_output == "waiting"
     assert len(pool.lines("start", "waiting")) == 1
-    assert types(waiting, "retry") == ([] if name == "solo" else ["retry"]), "only solo fetches no other meanwhile"
+    if name != "solo":  # which fetches no other meanwhile, unless it is between two tasks
+        assert types(waiting, "retry") == ["retry"]
