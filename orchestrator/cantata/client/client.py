@@ -150,7 +150,7 @@ class Client:
         return TenantClient(self.engine, tenant)
 
     def tenants(self) -> tuple[list[str], bool]:
-        """Return the tenants that keep runs, sessions, schedules or batches, sorted, and whether these are all: of very many some 1,000."""
+        """Return the tenants that keep runs, sessions, schedules or batches, sorted, and whether these are all: at most 1,000."""
         return self.ledger.quotas.tenants(MAX_TENANTS)
 
     def submit_turn(

@@ -20,7 +20,7 @@ from cantata.ledger.redis.pieces import ask_shards
 from cantata.ledger.scripts import SCRIPTS, ScriptCaller
 
 FULL = 0.9  # of maxmemory: the rest is for the open runs
-MAX_TENANTS = 1000  # that a list names, or some more
+MAX_TENANTS = 1000  # that a list names
 FRESH_S = 1.0  # how long a reading of Redis's memory is reused
 QUOTA_CODE = "quota_exceeded"
 SMALL_SIGNAL_BYTES = (
@@ -148,14 +148,14 @@ class Quotas:
         )
 
     def tenants(self, most: int) -> tuple[list[str], bool]:
-        """Return tenants that keep runs or items, sorted, and whether these are all: beyond some `most` not."""
+        """Return tenants that keep runs or items, sorted, at most `most`, and whether these are all."""
         replies = self._caller.with_retries(
             lambda: ask_shards(
                 self._caller.redis, lambda pipe, key: pipe.hscan(f"{key}:{PARTS['kept_bytes']}", count=most)
             )
         )
         found = {str(tenant) for _, counts in replies for tenant in counts}
-        return sorted(found), not any(cursor for cursor, _ in replies)
+        return sorted(found)[:most], len(found) <= most and not any(cursor for cursor, _ in replies)
 
     def check_memory(self) -> None:
         """Raise UnavailableError if Redis is nearly full."""

@@ -59,16 +59,26 @@ def test_the_same_key_gives_the_same_run_and_another_tenant_s_key_another(
         ("/chains/priced", {"input": {"a": "x"}}, 422, '"where":"input.b"'),
         ("/chains/adding", {"inputs": {"a": 1}}, 422, "unknown key 'inputs'; did you mean 'input'?"),
         ("/chains/adding", {"input": {}, "timeout_s": -1}, 422, "timeout_s"),
+        ("/chains/adding", {"input": None}, 422, "input"),
+        ("/chains/adding", None, 400, "JSON object"),
+        ("/chains/adding", {"input": {"a": "x" * 17_000_000}}, 413, "larger than 16.0 MB"),
         ("/chains/adding", {"input": {}, "webhooks": ["nobody"]}, 422, "nobody"),
     ],
 )
 def test_what_cannot_be_started_is_refused_with_the_reason(
-    anna: httpx.Client, path: str, body: dict[str, Any], status: int, message: str
+    anna: httpx.Client, path: str, body: dict[str, Any] | None, status: int, message: str
 ) -> None:
     refused = anna.post(path, json=body)
 
     assert refused.status_code == status, refused.text
     assert message in refused.text
+
+
+def test_arguments_that_do_not_fit_the_function_of_a_workflow_fail_its_run(anna: httpx.Client) -> None:
+    ended = anna.post("/workflows/total?wait=40", json={"input": {"c": 1}}).json()
+
+    assert ended["status"] == "failed"
+    assert "lacks 'a'; it takes a, b" in ended["result"]["error"]["message"]
 
 
 def test_a_token_that_is_limited_to_names_starts_these(deployment: Deployment) -> None:

@@ -317,3 +317,15 @@ def test_what_an_older_version_stored_is_counted_when_it_is_next_written(ledger:
 def forget_counts(redis: Redis) -> None:
     for shard in range(SHARDS):
         redis.delete(*(f"{shard_key(None, shard)}:{part}" for part in ("items", "item_ends", "bytes", "names")))
+
+
+def test_a_list_of_tenants_is_bounded_however_many_there_are(ledger: Ledger) -> None:
+    def keep(first: int, last: int) -> None:
+        for number in range(first, last):
+            ledger.redis.hset(f"{shard_key(ledger.redis, number % SHARDS)}:bytes", f"tenant-{number:05}", "1")
+
+    keep(0, 10)
+    assert ledger.quotas.tenants(10) == ([f"tenant-{number:05}" for number in range(10)], True)
+    keep(10, 3 * SHARDS)
+    found, is_complete = ledger.quotas.tenants(10)
+    assert (len(found), is_complete) == (10, False)

@@ -290,7 +290,7 @@ class WorkerService:
         )  # or None, in place of ours: Celery's pool has set that
         self._process = None
         self._lock = threading.Lock()
-        outages.leave_to_parent()
+        outages.mark_as_child()
         process = self.process()
         resource_limits.apply_limit()
         shutdown_flush.begin(self.redis_url, process.name, does_steps=True)

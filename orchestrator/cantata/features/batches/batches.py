@@ -159,7 +159,7 @@ class Batches:
         return self.store.newest(most)
 
     def newest_of_all(self, most: int = 100) -> Sequence[BatchInfo]:
-        """Return the newest batches of all tenants, for operators; of very many tenants, those of some 1,000."""
+        """Return the newest batches of all tenants, for operators; of very many tenants, those of 1,000."""
         tenants, _ = self.engine.ledger.quotas.tenants(MAX_TENANTS)
         return newest_of(self.engine.ledger, tenants, most)
 

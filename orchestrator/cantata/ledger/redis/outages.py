@@ -45,8 +45,8 @@ _lock = threading.Lock()
 _is_child = False
 
 
-def leave_to_parent() -> None:
-    """Let the parent of this forked process tell of outages. Here only what concerns a run is logged."""
+def mark_as_child() -> None:
+    """Mark this process as a fork whose parent logs outages. Here only what concerns a run is logged."""
     global _is_child
     _is_child = True
 

@@ -70,7 +70,7 @@ def create_app(
     url_prefix: str = "",
     access_log: bool = False,
 ) -> FastAPI:
-    """Return the gateway as an ASGI application. Without tokens every client has the runs without a tenant.
+    """Return the gateway as an ASGI application. Without tokens every client is an operator.
 
     Args:
         max_open: streams, WebSockets and waiting requests that one tenant may have open at once.
@@ -86,28 +86,11 @@ def create_app(
     service = GatewayService(client, streams, prefix=prefix)
     request_rate = streams.request_rate(per_s=per_s, burst=max(1, int(per_s * BURST_S)) if burst is None else burst)
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        reading = asyncio.create_task(streams.run())
-        reloading = [asyncio.create_task(reload_on_change(service))]
-        if tokens is not None:
-            reloading.append(asyncio.create_task(reread_on_change(tokens)))
-        try:
-            yield
-        finally:
-            for task in reloading:
-                task.cancel()
-            streams.end()
-            with suppress(asyncio.CancelledError):
-                await reading
-            service.call.close()
-            await streams.close()
-
     app = FastAPI(
         title="Cantata",
         version=__version__,
         description=ABOUT,
-        lifespan=lifespan,
+        lifespan=lambda _: _running(service, tokens),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -128,6 +111,26 @@ def create_app(
         app.add_middleware(AccessLog)
     _describe(app, has_tokens=tokens is not None)
     return app
+
+
+@asynccontextmanager
+async def _running(service: GatewayService, tokens: Tokens | None) -> AsyncIterator[None]:
+    """Read events, and what changes of the configuration and the tokens, as long as the block lasts."""
+    streams = service.streams
+    reading = asyncio.create_task(streams.run())
+    reloading = [asyncio.create_task(reload_on_change(service))]
+    if tokens is not None:
+        reloading.append(asyncio.create_task(reread_on_change(tokens)))
+    try:
+        yield
+    finally:
+        for task in reloading:
+            task.cancel()
+        streams.end()
+        with suppress(asyncio.CancelledError):
+            await reading
+        service.call.close()
+        await streams.close()
 
 
 def _first_names() -> set[str]:

@@ -210,4 +210,4 @@ def is_question(kind: str, work: str) -> bool:
 
 
 UNLIMITED = Grant(tenant="", scopes=["admin"], approve_own=True)
-"""Rights of clients of a gateway without tokens: all, for runs without the label `tenant`."""
+"""Rights of clients of a gateway without tokens: all, for all tenants. What they submit has no tenant."""

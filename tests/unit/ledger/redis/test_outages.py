@@ -103,7 +103,7 @@ def test_an_outage_that_only_others_met_has_an_end_and_what_fails_late_begins_no
 
 def test_a_fork_leaves_outages_to_its_parent_but_for_what_concerns_a_run(said: Lines) -> None:
     log = Lines()
-    outages.leave_to_parent()
+    outages.mark_as_child()
     outages.warn(log, "lease_renewal_failed", REFUSED)
     outages.warn(log, "outcome_delayed", REFUSED, run="r")
 
