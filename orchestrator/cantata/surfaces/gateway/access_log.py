@@ -13,7 +13,7 @@ from cantata.surfaces.gateway.access import address_of
 
 MAX_PATH_CHARS = 500
 ABNORMAL = 1006  # the close code of a WebSocket whose client sent none
-_NOT_RUNS = ("counts",)
+_NOT_RUNS = ("counts", "bulk")  # paths below /runs that name no run
 
 
 class AccessLog:

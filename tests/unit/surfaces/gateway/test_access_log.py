@@ -11,6 +11,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantata.surfaces.gateway.access_log import AccessLog
+from cantata.surfaces.gateway.grants import Grant
 
 
 async def never() -> Message:
@@ -41,6 +42,19 @@ def test_a_request_without_a_response_has_no_status(capsys: pytest.CaptureFixtur
     (line,) = logged(capsys, silent)
 
     assert (line["status"], line["run"], line["token"], line["tenant"]) == (None, "r1", None, None)
+
+
+@pytest.mark.parametrize("path", [b"/runs/counts", b"/runs/bulk", b"/runs/bulk/preview"])
+def test_a_path_below_runs_that_names_none_has_no_run(capsys: pytest.CaptureFixture[str], path: bytes) -> None:
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        """End without a response."""
+
+    (line,) = logged(
+        capsys, silent, path=path, state={"grant": Grant(tenant="", name="sre"), "tenant_of_request": "acme"}
+    )
+
+    assert "run" not in line
+    assert (line["token"], line["tenant"]) == ("sre", "acme"), "the tenant that an operator has chosen"
 
 
 def test_a_request_that_raises_is_logged_and_the_error_passes(capsys: pytest.CaptureFixture[str]) -> None:
